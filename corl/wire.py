@@ -1,0 +1,442 @@
+"""Requests and responses of the judge's REST API, version 1.
+
+Every model forbids unknown fields in requests, so that a mistyped field is a 422 that names it and not a silent default;
+responses ignore unknown fields, so that an older client can read a newer server.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+__all__ = [
+    "AnswerCount",
+    "Completion",
+    "ErrorBody",
+    "Failure",
+    "FieldError",
+    "ImagePart",
+    "ImageURL",
+    "JobRequest",
+    "JobStatus",
+    "Limits",
+    "Message",
+    "ModelInfo",
+    "Options",
+    "Policy",
+    "Problem",
+    "ProblemRollouts",
+    "Prompt",
+    "Replica",
+    "RolloutsRequest",
+    "RolloutsResponse",
+    "RunnerUp",
+    "Sampling",
+    "ScoreItem",
+    "ScoredItem",
+    "ScoresRequest",
+    "ScoresResponse",
+    "Task",
+    "TextPart",
+    "TokenizerInfo",
+    "TrainerLease",
+    "TrainerUpdate",
+    "Vote",
+    "WeightsStatus",
+    "WeightsTag",
+    "WeightsUpdate",
+]
+
+Task = Literal["math", "choice", "text"]
+Options = list[str] | dict[str, str]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Identifier = Annotated[str, Field(min_length=1, max_length=512)]
+Step = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Response(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+# Prompts -------------------------------------------------------------------------------------------------------------
+
+
+class TextPart(Request):
+    type: Literal["text"]
+    text: str
+
+
+class ImageURL(Request):
+    url: str
+
+
+class ImagePart(Request):
+    """An image by content address or data URL; a server never fetches a URL."""
+
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+class Message(Request):
+    """A chat message in OpenAI's format."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
+
+
+Prompt = (
+    Annotated[str, Field(min_length=1)]
+    | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    | Annotated[list[Message], Field(min_length=1)]
+)
+"""Text (one user message where the tokenizer has a chat template), token ids (rollouts only), or chat messages."""
+
+
+class Problem(Request):
+    """A training prompt in one member's view; its id is the same for every member."""
+
+    problem_id: Identifier
+    prompt: Prompt
+    task: Task = "math"
+    options: Options | None = None
+
+
+class Sampling(Request):
+    """How completions are sampled. Full support (top_p 1, top_k 0) keeps the importance ratio unbiased."""
+
+    max_tokens: int = Field(1024, ge=1)
+    temperature: float = Field(1.0, ge=0.0, le=10.0, description="0 is greedy and needs n = 1")
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_k: int = Field(0, ge=0, description="0 is off")
+
+
+# Weights -------------------------------------------------------------------------------------------------------------
+
+
+class WeightsTag(Response):
+    """Which weights answered: the trainer's incarnation, the version (updates done), the digest of the tensors."""
+
+    incarnation: int = Field(ge=0)
+    version: int = Field(ge=0)
+    digest: str
+
+    def label(self) -> str:
+        return f"{self.incarnation}:{self.version}:{self.digest}"
+
+
+class WeightsUpdate(Request):
+    """`PUT /v1/weights`. `uri` is the folder of a published snapshot, inside the judge's weights folder."""
+
+    run: Name
+    incarnation: int = Field(ge=1)
+    version: int = Field(ge=0)
+    digest: str = Field(min_length=1)
+    uri: str = Field(min_length=1)
+
+
+ReplicaState = Literal["starting", "ready", "draining_for_reload", "loading", "failed", "draining"]
+
+
+class Replica(Response):
+    """One process behind a judge. `reload_error` says why the last asked-for version could not be loaded."""
+
+    id: str
+    member: str
+    state: ReplicaState
+    loaded: WeightsTag | None
+    in_flight: int = 0
+    started_at: float = Field(description="seconds since the epoch")
+    reload_error: str | None = None
+
+
+class WeightsStatus(Response):
+    """`desired` is None until a trainer published; then replicas serve the weights they were started with."""
+
+    desired: WeightsTag | None
+    uri: str | None = None
+    replicas: list[Replica]
+
+
+# Votes ---------------------------------------------------------------------------------------------------------------
+
+
+class AnswerCount(Response):
+    """One class of a histogram before attachment: the key, its most frequent spelling and how often it was given."""
+
+    answer: str
+    key: str
+    count: int = Field(ge=1)
+
+
+class RunnerUp(Response):
+    answer: str
+    key: str
+    count: int = Field(ge=1)
+
+
+VoteStatus = Literal["ok", "tie", "weak", "none"]
+VoteSource = Literal["rollout", "fresh"]
+
+
+class Vote(Response):
+    """A member's vote on a problem. `keys` are all keys attached to the winner; rewards are membership in it."""
+
+    status: VoteStatus
+    answer: str | None = None
+    key: str | None = None
+    keys: list[str] = []
+    count: int = Field(0, ge=0)
+    parsed: int = Field(0, ge=0)
+    total: int = Field(0, ge=0)
+    share: float = Field(0.0, ge=0.0, le=1.0)
+    runner_up: RunnerUp | None = None
+    source: VoteSource | None = None
+    weights: WeightsTag | None = None
+    histogram: list[AnswerCount] | None = Field(None, description="all classes, when the request asked for them")
+
+
+# Rollouts ------------------------------------------------------------------------------------------------------------
+
+
+class RolloutsRequest(Request):
+    """`POST /v1/rollouts`. `purpose: eval` is never filed as a vote."""
+
+    problems: list[Problem] = Field(min_length=1)
+    n: int = Field(ge=1, description="completions per problem")
+    sampling: Sampling = Sampling()
+    run: Name | None = None
+    step: Step | None = None
+    incarnation: int | None = Field(None, ge=1, description="the trainer's; a lower one than the current is a 409")
+    purpose: Literal["train", "eval"] = "train"
+    min_version: int | None = Field(None, ge=0, description="hold the request until these weights are loaded")
+    deadline_s: float = Field(600.0, gt=0, le=86_400, description="then 503 with Retry-After")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RolloutsRequest:
+        if self.sampling.temperature == 0.0 and self.n != 1:
+            raise ValueError(f"n is {self.n} but temperature 0 is greedy: set n to 1 or raise the temperature")
+        if self.step is not None and self.run is None:
+            raise ValueError("step is given without run: name the run, or leave the step out")
+        seen: set[str] = set()
+        for problem in self.problems:
+            if problem.problem_id in seen:
+                raise ValueError(f"problem_id {problem.problem_id!r} appears twice: send each problem once")
+            seen.add(problem.problem_id)
+        return self
+
+
+class Completion(Response):
+    """One rollout: token ids, the log-probability of each as sampled, and the answer found in the text."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    text: str
+    finish_reason: Literal["stop", "length"]
+    answer: str | None
+
+
+class ProblemRollouts(Response):
+    problem_id: str
+    prompt_token_ids: list[int]
+    completions: list[Completion]
+    vote: Vote
+    weights: WeightsTag
+
+
+class RolloutsResponse(Response):
+    """In the order of the request. `weights` is the oldest among the problems'."""
+
+    member: str
+    run: str | None
+    step: int | None
+    problems: list[ProblemRollouts]
+    weights: WeightsTag
+
+
+# Scores --------------------------------------------------------------------------------------------------------------
+
+
+class Policy(Request):
+    """The asker's rule for turning a histogram of answers into a label; applied at read, binding nobody else."""
+
+    samples: int = Field(8, ge=1, description="completions of a fresh vote")
+    threshold: float = Field(0.0, ge=0.0, le=1.0)
+    ties: Literal["abstain", "first"] = "abstain"
+    min_parsed: int = Field(2, ge=1)
+    wait_s: float = Field(0.0, ge=0.0, le=86_400, description="longest wait for a vote that is about to be filed")
+    max_lag: int | None = Field(None, ge=0, description="steps the vote's weights may be older; None is any")
+
+
+class ScoreItem(Request):
+    id: Identifier
+    problem_id: Identifier
+    prompt: Prompt
+    completions: list[str]
+    task: Task = "math"
+    options: Options | None = None
+
+    @field_validator("prompt")
+    @classmethod
+    def _no_token_ids(cls, prompt: Any) -> Any:
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+            raise ValueError("token ids belong to another member's tokenizer: send the text or the chat messages")
+        return prompt
+
+
+class ScoresRequest(Request):
+    """`POST /v1/scores`. Fresh votes are sampled with the judge's own settings unless `sampling` is given."""
+
+    items: list[ScoreItem] = Field(min_length=1)
+    policy: Policy = Policy()
+    run: Name | None = None
+    step: Step | None = None
+    sampling: Sampling | None = None
+    histogram: bool = Field(False, description="return the whole histogram with each vote")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ScoresRequest:
+        if self.step is not None and self.run is None:
+            raise ValueError("step is given without run: name the run, or leave the step out")
+        seen: set[str] = set()
+        for item in self.items:
+            if item.id in seen:
+                raise ValueError(f"item id {item.id!r} appears twice: ids must be unique within a request")
+            seen.add(item.id)
+        return self
+
+
+class Failure(Response):
+    """Why an item has no verdict; never a reward."""
+
+    kind: Literal["timeout", "invalid", "engine", "internal"]
+    message: str
+
+
+class ScoredItem(Response):
+    """`rewards` is null unless `status` is `scored`; `answers` has one entry a completion."""
+
+    id: str
+    problem_id: str
+    status: Literal["scored", "unlabeled", "failed"]
+    rewards: list[float] | None = None
+    answers: list[str | None] = []
+    vote: Vote | None = None
+    failure: Failure | None = None
+
+    @field_validator("rewards")
+    @classmethod
+    def _finite(cls, rewards: list[float] | None) -> list[float] | None:
+        if rewards is not None and not all(math.isfinite(r) for r in rewards):
+            raise ValueError("a reward is not a finite number")
+        return rewards
+
+
+class ScoresResponse(Response):
+    member: str
+    run: str | None
+    step: int | None
+    items: list[ScoredItem]
+    weights: WeightsTag
+
+
+# Jobs ----------------------------------------------------------------------------------------------------------------
+
+
+class JobRequest(Request):
+    """`POST /v1/jobs`: the body of a route, done in the background."""
+
+    kind: Literal["rollouts", "scores"]
+    request: RolloutsRequest | ScoresRequest
+
+    @model_validator(mode="after")
+    def _kinds_agree(self) -> JobRequest:
+        wanted = RolloutsRequest if self.kind == "rollouts" else ScoresRequest
+        if not isinstance(self.request, wanted):
+            raise ValueError(f"kind is {self.kind!r} but the request is not the body of that route")
+        return self
+
+
+class JobStatus(Response):
+    """`done` of `total` items are finished. `result` is there when `status` is `done`, `error` when it is `failed`."""
+
+    id: str
+    kind: Literal["rollouts", "scores"]
+    status: Literal["queued", "running", "done", "failed", "cancelled"]
+    done: int = Field(ge=0)
+    total: int = Field(ge=0)
+    created_at: float = Field(description="seconds since the epoch")
+    result: RolloutsResponse | ScoresResponse | None = None
+    error: ErrorBody | None = None
+
+
+# Trainer lease, model, errors ----------------------------------------------------------------------------------------
+
+
+class TrainerUpdate(Request):
+    """`PUT /v1/trainer`, every ttl/3. Without an incarnation: a trainer's first call, which is given the next one."""
+
+    run: Name
+    step: Step
+    ttl_s: float = Field(gt=0, le=3600)
+    incarnation: int | None = Field(None, ge=1)
+
+
+class TrainerLease(Response):
+    run: str
+    incarnation: int
+    step: int
+    ttl_s: float
+
+
+class TokenizerInfo(Response):
+    vocab_size: int
+    eos_token_ids: list[int]
+    chat_template: bool
+
+
+class Limits(Response):
+    max_model_len: int
+    max_items: int = Field(description="problems or score items in one request")
+    max_completions: int = Field(description="completions in one score request")
+    max_samples: int = Field(description="samples a problem")
+    max_body_bytes: int
+
+
+class ModelInfo(Response):
+    """`GET /v1/model`."""
+
+    member: str
+    model: str
+    revision: str | None
+    frozen: bool
+    tokenizer: TokenizerInfo
+    weights: WeightsTag
+    engine: str
+    engine_version: str
+    limits: Limits
+
+
+class FieldError(Response):
+    field: str
+    message: str
+    value: str | None = None
+
+
+class ErrorBody(Response):
+    """RFC 9457 problem+json. `type` is a stable URN by which clients tell errors apart."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str | None = None
+    instance: str | None = None
+    errors: list[FieldError] = []
+
+
+JobStatus.model_rebuild()

@@ -1,0 +1,1 @@
+"""The peer-judge service: one cohort member's model behind a REST API."""

@@ -1,0 +1,1 @@
+"""Engines that sample from a member's model: vLLM, transformers."""
