@@ -52,7 +52,7 @@ class FileEntry(BaseModel):
 
 
 class TensorEntry(BaseModel):
-    """`dtype` as safetensors spells it (F32, BF16, ...); `digest` is SHA-256 over the little-endian contiguous bytes."""
+    """`dtype` as safetensors spells it (F32, BF16, ...); `digest` is SHA-256 of the little-endian bytes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -139,12 +139,15 @@ def tensor_entries(files: Iterable[Path]) -> Iterator[TensorEntry]:
     """Every tensor of the files with its digest: one pass over all bytes, holding none of them."""
     for path in files:
         metas = read_header(path)
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            with memoryview(mapped) as view:
-                for meta in metas:
-                    with view[meta.begin : meta.end] as content:
-                        digest = tensor_digest(content)
-                    yield TensorEntry(name=meta.name, shape=list(meta.shape), dtype=meta.dtype, digest=digest)
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            for meta in metas:
+                with view[meta.begin : meta.end] as content:
+                    digest = tensor_digest(content)
+                yield TensorEntry(name=meta.name, shape=list(meta.shape), dtype=meta.dtype, digest=digest)
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -212,7 +215,7 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def verify_digests(snapshot: Snapshot) -> None:
-    """Read every tensor and compare its digest with the manifest's. Raises SnapshotError naming the first that differs."""
+    """Read every tensor and compare its digest with the manifest's. Raises SnapshotError naming one that differs."""
     wanted = {tensor.name: tensor.digest for tensor in snapshot.manifest.tensors}
     for entry in tensor_entries(snapshot.files()):
         if entry.digest != wanted.get(entry.name):

@@ -1,7 +1,7 @@
 """Requests and responses of the judge's REST API, version 1.
 
-Every model forbids unknown fields in requests, so that a mistyped field is a 422 that names it and not a silent default;
-responses ignore unknown fields, so that an older client can read a newer server.
+Requests forbid unknown fields, so that a mistyped field is a 422 that names it and not a silent default; responses
+ignore them, so that an older client can read a newer server.
 """
 
 from __future__ import annotations
