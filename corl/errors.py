@@ -19,7 +19,10 @@ None of these is ever a reward: a failed call has no verdict. No text of theirs 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from corl.faults import Fault
 
 if TYPE_CHECKING:
     from corl.wire import ErrorBody, WeightsTag
@@ -46,7 +49,17 @@ class CorlError(Exception):
 
 
 class CohortError(CorlError, ValueError):
-    """A cohort file, a problem file or a view is wrong. The text names file, line or field, value and remedy."""
+    """A cohort file, a problem file, a view or a model folder is wrong: file, line or field, value and remedy.
+
+    Attributes:
+        faults: all that was found wrong; the text has one line for each.
+    """
+
+    def __init__(self, faults: str | Fault | Iterable[Fault]) -> None:
+        if isinstance(faults, str):
+            faults = Fault(faults)
+        self.faults: Sequence[Fault] = [faults] if isinstance(faults, Fault) else list(faults)
+        super().__init__("\n".join(map(str, self.faults)))
 
 
 class JudgeError(CorlError):
@@ -111,7 +124,7 @@ class JudgeDenied(JudgeRefused):
 
 
 class JudgeConflict(JudgeRefused):
-    """409: fenced off by a newer trainer, older than the present weights, or an idempotency key used for another body."""
+    """409: fenced off by a newer trainer, older than the weights, or an idempotency key used for another body."""
 
 
 class JobUnknown(JudgeRefused):
