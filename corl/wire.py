@@ -61,7 +61,7 @@ class Request(BaseModel):
 
 
 class Response(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 # Prompts -------------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class WeightsStatus(Response):
 
 
 class AnswerCount(Response):
-    """One class of a histogram before attachment: the key, its most frequent spelling and how often it was given."""
+    """One spelling in a histogram: the answer as written, its key with the marks of that spelling, how often given."""
 
     answer: str
     key: str
@@ -198,7 +198,9 @@ class Vote(Response):
     runner_up: RunnerUp | None = None
     source: VoteSource | None = None
     weights: WeightsTag | None = None
-    histogram: list[AnswerCount] | None = Field(None, description="all classes, when the request asked for them")
+    histogram: list[AnswerCount] | None = Field(
+        None, description="all spellings by first position, when the request asked for them"
+    )
 
 
 # Rollouts ------------------------------------------------------------------------------------------------------------
