@@ -340,11 +340,14 @@ class ScoredItem(Response):
 
 
 class ScoresResponse(Response):
+    """`waited_s`: the longest that an item waited for a vote that was about to be filed."""
+
     member: str
     run: str | None
     step: int | None
     items: list[ScoredItem]
     weights: WeightsTag
+    waited_s: float = Field(0.0, ge=0.0, allow_inf_nan=False)
 
 
 # Jobs ----------------------------------------------------------------------------------------------------------------
