@@ -1,1 +1,31 @@
 """Engines that sample from a member's model: vLLM, transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from corl_judge.engines.base import Engine, EngineError
+
+__all__ = ["ENGINES", "make_engine"]
+
+ENGINES = ("vllm", "transformers")
+
+
+def make_engine(
+    name: str, model: str, *, revision: str | None = None, options: Mapping[str, Any] | None = None
+) -> Engine:
+    """The engine of that name over a model folder or hub id, not yet started.
+
+    Only the engine asked for is imported. Raises EngineError for a name, an option or an installation that is not
+    there.
+    """
+    if name == "transformers":
+        from corl_judge.engines.transformers import TransformersEngine
+
+        return TransformersEngine(model, revision=revision, options=options)
+    if name == "vllm":
+        from corl_judge.engines.vllm import VLLMEngine
+
+        return VLLMEngine(model, revision=revision, options=options)
+    raise EngineError(f"engine {name!r} is not one of {', '.join(ENGINES)}")

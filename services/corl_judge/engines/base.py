@@ -107,7 +107,11 @@ class Engine(Protocol):
         """The same weights under a new tag (equal digest): nothing is loaded."""
 
     async def probe(self) -> None:
-        """One generated token. Raises EngineDead if the engine is gone; slow is not dead."""
+        """One generated token. Raises EngineDead if the engine is gone, EngineError if this token failed; slow is not
+        dead."""
+
+    async def died(self) -> str:
+        """Wait until the engine cannot go on, also when nothing is asked of it; returns the cause."""
 
     async def stop(self) -> None:
         """End the engine and its processes."""
