@@ -7,28 +7,59 @@ raise nothing. They raise ``ValueError`` only for what the *caller* got wrong, a
 
 from __future__ import annotations
 
-from corl.answers.choice import Options
+from typing import Final
+
+from corl.answers.choice import Options, choice_key, extract_choice
+from corl.answers.extraction import extract_math
 from corl.answers.keys import AnswerKey
+from corl.answers.mathkey import math_key
+from corl.answers.text import text_key
 
-__all__ = ["AnswerKey", "Options", "equivalent", "extract", "key"]
+__all__ = ["TASKS", "AnswerKey", "Options", "equivalent", "extract", "key"]
 
-TASKS = ("math", "choice", "text")
+TASKS: Final = ("math", "choice", "text")
 
 
 def extract(completion: str, task: str = "math", options: Options | None = None) -> str | None:
-    """The answer a completion commits to, as written, or None when it commits to none."""
-    from corl.answers.extraction import extract_answer
+    """The answer a completion commits to, as written, or None when it commits to none.
 
-    return extract_answer(completion, task, options)
+    The last non-empty box after the last ``</think>``, else ``<answer>``, else what follows the last marker ("the
+    answer is", "####", "答案是"). For ``choice`` the declared letters. The last 20,000 characters are looked at.
+
+    Raises:
+        ValueError: an unknown task, or malformed options.
+    """
+    if task == "choice":
+        return extract_choice(completion, options)
+    if task in TASKS:
+        return extract_math(completion)
+    raise _unknown(task)
 
 
 def key(answer: str, task: str = "math", options: Options | None = None) -> AnswerKey | None:
-    """The key of an answer as :func:`extract` returns it; None for a blank one."""
-    text = " ".join(answer.split())
-    return AnswerKey("text", text.casefold()) if text else None
+    """The key of an answer as :func:`extract` returns it; None for a blank one.
+
+    Raises:
+        ValueError: an unknown task, or malformed options.
+    """
+    if task == "math":
+        return math_key(answer)
+    if task == "choice":
+        return choice_key(answer, options)
+    if task == "text":
+        return text_key(answer)
+    raise _unknown(task)
 
 
 def equivalent(a: str, b: str, task: str = "math", options: Options | None = None) -> bool:
-    """Whether two answers have equal keys; a blank equals nothing, not even another blank."""
+    """Whether two answers have equal keys; a blank equals nothing, not even another blank.
+
+    Raises:
+        ValueError: an unknown task, or malformed options.
+    """
     left = key(a, task, options)
     return left is not None and left == key(b, task, options)
+
+
+def _unknown(task: str) -> ValueError:
+    return ValueError(f"task: {task!r} is unknown; one of {', '.join(TASKS)}")

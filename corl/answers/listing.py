@@ -1,0 +1,103 @@
+"""Lists of answers: several values, several unknowns, several conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from corl.answers.expressions import is_constant
+from corl.answers.forms import EMPTY, Span, Typed, build, element, intersect, set_key, tuple_key, unite
+from corl.answers.lexer import Token
+from corl.answers.structure import trim
+
+__all__ = ["listing"]
+
+Recurse = Callable[[list[Token]], Typed | None]
+
+MAX_PARTS: Final = 10_000
+_OR: Final = frozenset({"or", "或"})
+_AND: Final = frozenset({"and", "和"})
+
+
+def listing(parts: Sequence[list[Token]], joins: Sequence[Token], recurse: Recurse) -> Typed | None:
+    """The typed form of the parts of a list; None when some part cannot be typed."""
+    if len(parts) > MAX_PARTS:
+        return None
+    typed: list[Typed] = []
+    for part in parts:
+        part = trim(part)
+        if not part:
+            continue
+        one = recurse(part)
+        if one is None:
+            return None
+        typed.append(one)
+    if not typed:
+        return None
+    words = {join.text.lower() for join in joins}
+    if any(one.key.kind == "text" and one.key.form == "..." for one in typed):
+        return Typed(build("seq", ",".join(element(one.key) for one in typed)), name=typed[0].name)
+    if len(typed) == 1:
+        return typed[0]
+    if any(one.key.kind == "text" and not one.relation for one in typed) and not all(
+        one.key.kind == "text" and one.key.form.count(" ") < 2 for one in typed
+    ):
+        return None  # prose with commas
+    if any(one.relation for one in typed):
+        return _relations(typed, words)
+    if _are_spans(typed, words):
+        return unite([span for one in typed for span in one.spans or ()])
+    points = (
+        [Span(one.key, True, one.key, True) for one in typed] if all(is_constant(one.key) for one in typed) else None
+    )
+    return Typed(set_key((one.key for one in typed), distinct=False), spans=tuple(points) if points else None)
+
+
+def _are_spans(typed: Sequence[Typed], words: set[str]) -> bool:
+    """Whether intervals are listed, rather than pairs: one is half-open or unbounded, or none is a pair of numbers."""
+    if not all(one.spans and one.key.kind in ("interval", "tuple", "union") for one in typed):
+        return False
+    if any(one.key.kind != "tuple" or "inf:" in one.key.form for one in typed):
+        return True
+    return bool(words & _OR)
+
+
+def _relations(typed: list[Typed], words: set[str]) -> Typed | None:
+    names = [one.name for one in typed]
+    first = typed[0]
+    if first.relation and first.name and not any(one.relation for one in typed[1:]):
+        return replace(  # n = 2, 3, 4
+            Typed(set_key((one.key for one in typed), distinct=False)), name=first.name, relation=True
+        )
+    ranges = [one for one in typed if one.relation and one.name and one.spans is not None]
+    if len(ranges) == len(typed) and len(set(names)) == 1:
+        return _ranges(typed, words)
+    values = [
+        one for one in typed if one.relation and one.name and one.spans is None and one.key.kind not in ("text", "mod")
+    ]
+    if len(values) == len(typed):
+        if len(set(names)) == 1:
+            return Typed(set_key((one.key for one in typed), distinct=True), name=names[0], relation=True)
+        if len(set(names)) == len(names):
+            ordered = sorted(typed, key=lambda one: one.name or "")
+            form = ",".join(f"{one.name}={element(one.key)}" for one in ordered)
+            bare = tuple_key(one.key for one in ordered)
+            return Typed(replace(build("assign", form), bare=bare), relation=True)
+    forms = sorted({f"{one.name}@{element(one.key)}" if one.name else element(one.key) for one in typed})
+    plain = [one for one in typed if not one.relation]
+    key = build("system", ",".join(forms))
+    return Typed(replace(key, bare=plain[0].key) if len(plain) == 1 else key, relation=True)
+
+
+def _ranges(typed: list[Typed], words: set[str]) -> Typed:
+    """Conditions on one unknown: joined by "or" a union, by "and" an intersection, by commas whichever is not trivial."""
+    name = typed[0].name
+    union = unite([span for one in typed for span in one.spans or ()])
+    common = typed[0].spans
+    for one in typed[1:]:
+        common = intersect(common, one.spans or ()) if common is not None else None
+    if words & _OR or common is None or (not common and not words & _AND):
+        return replace(union, name=name, relation=True)
+    met = unite(common) if common else Typed(EMPTY, spans=())
+    return replace(met, name=name, relation=True)

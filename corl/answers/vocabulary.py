@@ -1,0 +1,9 @@
+"""Word lists shared by the stages."""
+
+from __future__ import annotations
+
+__all__ = ["words"]
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
