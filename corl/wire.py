@@ -44,6 +44,7 @@ __all__ = [
     "TrainerLease",
     "TrainerUpdate",
     "Vote",
+    "VotesDropped",
     "WeightsStatus",
     "WeightsTag",
     "WeightsUpdate",
@@ -397,6 +398,14 @@ class TrainerLease(Response):
     incarnation: int
     step: int
     ttl_s: float
+
+
+class VotesDropped(Response):
+    """`DELETE /v1/votes?run=&after=`: how many votes of later steps there were."""
+
+    run: str
+    after: int
+    dropped: int = Field(ge=0)
 
 
 class TokenizerInfo(Response):

@@ -20,7 +20,7 @@ from corl_judge.engines.base import (
     WeightsRejected,
 )
 
-from corl.weights import Snapshot
+from corl.weights import Snapshot, SnapshotError, verify_digests
 from corl.wire import Message, Prompt, WeightsTag
 
 __all__ = ["EOS", "Script", "ScriptedEngine", "boxed", "decode", "encode_text"]
@@ -61,7 +61,8 @@ class ScriptedEngine:
 
     `delay_s` is slept in every generate; `gate` (set by default) holds every generate while it is cleared, and
     `load_gate` every load; `fail(prompt text)` may return an exception that generate raises; `reject_weights` makes
-    loads raise WeightsRejected with that message; `die()` makes everything raise EngineDead from then on.
+    loads raise WeightsRejected with that message, `misfit` the check before; `die()` makes everything
+    raise EngineDead from then on.
     `calls` lists the requests that started, `generated` counts completions returned, `loads` the tags loaded.
     """
 
@@ -74,6 +75,7 @@ class ScriptedEngine:
     digest: str = "scripted-0"
     fail: Callable[[str], Exception | None] | None = None
     reject_weights: str | None = None
+    misfit: str | None = None
     start_error: str | None = None
     calls: list[GenerateRequest] = field(default_factory=list)
     loads: list[WeightsTag] = field(default_factory=list)
@@ -91,6 +93,7 @@ class ScriptedEngine:
         self.load_gate.set()
         self._tag = WeightsTag(incarnation=0, version=0, digest=self.digest)
         self._dead = asyncio.Event()
+        self._stopped = False
 
     @property
     def version(self) -> WeightsTag:
@@ -160,6 +163,10 @@ class ScriptedEngine:
         self.tokens += sum(len(sample.token_ids) for sample in samples)
         return samples
 
+    def check_weights(self, snapshot: Snapshot) -> None:
+        if self.misfit is not None:
+            raise WeightsRejected(self.misfit)
+
     async def load_weights(self, snapshot: Snapshot, tag: WeightsTag) -> None:
         self._check()
         if self.running:
@@ -167,8 +174,10 @@ class ScriptedEngine:
         await self._unless_dead(self._loading())
         if self.reject_weights is not None:
             raise WeightsRejected(self.reject_weights)
-        if snapshot.manifest.state_digest != tag.digest:
-            raise WeightsRejected(f"the snapshot's digest is {snapshot.manifest.state_digest}, not {tag.digest}")
+        try:
+            verify_digests(snapshot)
+        except SnapshotError as error:
+            raise WeightsRejected(str(error)) from error
         self.loads.append(tag)
         self._tag = tag
 
@@ -179,7 +188,14 @@ class ScriptedEngine:
         self._check()
         self.probes += 1
 
+    async def died(self) -> str:
+        await self._dead.wait()
+        if self._stopped:
+            await asyncio.Event().wait()
+        return "the scripted engine is dead"
+
     async def stop(self) -> None:
+        self._stopped = True
         self._dead.set()
 
     async def _work(self, text: str) -> None:

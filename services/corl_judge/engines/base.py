@@ -97,6 +97,9 @@ class Engine(Protocol):
     async def generate(self, request: GenerateRequest) -> list[Sample]:
         """n samples. Cancelling the task aborts the work. Raises PromptRejected, EngineError, EngineDead."""
 
+    def check_weights(self, snapshot: Snapshot) -> None:
+        """Whether names, shapes and dtypes are this model's, from headers alone. Raises WeightsRejected."""
+
     async def load_weights(self, snapshot: Snapshot, tag: WeightsTag) -> None:
         """Replace all weights, clear every cache, serve as `tag`.
 

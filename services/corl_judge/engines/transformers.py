@@ -82,6 +82,9 @@ class TransformersEngine:
         self._prompts.check_room(len(request.prompt_token_ids), request.sampling.max_tokens)
         return await self._sample(request.prompt_token_ids, request.n, request.sampling, request.seed)
 
+    def check_weights(self, snapshot: Snapshot) -> None:
+        self._checkpoint.check(snapshot.manifest)
+
     async def load_weights(self, snapshot: Snapshot, tag: WeightsTag) -> None:
         self._checkpoint.check(snapshot.manifest)
         try:
