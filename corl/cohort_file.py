@@ -114,7 +114,7 @@ def _joined(messages: list[str], at: Loc, data: Any) -> str:
 def _place(error: ErrorDetails, data: Any) -> Loc:
     """The error's place in the file: pydantic's `loc` without the names of union branches."""
     at: list[str | int] = []
-    here = data
+    here: Any = data
     for step in error["loc"]:
         if (isinstance(here, dict) and step in here) or (
             isinstance(here, list) and isinstance(step, int) and step < len(here)
@@ -127,7 +127,7 @@ def _place(error: ErrorDetails, data: Any) -> Loc:
 
 
 def _value(at: Loc, data: Any) -> str:
-    here = data
+    here: Any = data
     for step in at:
         here = here[step]
     text = repr(here)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -34,13 +34,12 @@ CORE_SCHEMA = (
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
-
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         text = str(self.construct_scalar(node))
         return int(text, 16) if text.lower().startswith("0x") else int(text)
 
 
+_Loader.yaml_implicit_resolvers = {}  # none of YAML 1.1's
 for _tag, _pattern, _first in CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
@@ -84,7 +83,7 @@ def _walk(file: str, node: yaml.Node, at: tuple[str | int, ...], lines: Lines, a
             _walk(file, item, (*at, index), lines, above)
     elif isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
-        merged = []
+        merged: list[yaml.Node] = []
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
