@@ -33,6 +33,7 @@ __all__ = [
     "peer_rewards",
     "rewards",
     "self_rewards",
+    "spread",
     "truth_rewards",
     "truth_vote",
 ]
@@ -195,21 +196,22 @@ def advantages(
         return []
     if size < 1 or len(rewards) % size:
         raise ValueError(f"group_size {size}: expected a divisor of the number of rewards, {len(rewards)}")
-    batch_spread = _spread(rewards)
+    batch_spread = spread(rewards)
     result: list[float | None] = []
     for start in range(0, len(rewards), size):
         group = rewards[start : start + size]
         kept = [reward for reward in group if reward is not None]
         mean = sum(kept) / len(kept) if kept else 0.0
-        divisor = 1.0 if scale == "none" else SPREAD_FLOOR + (_spread(group) if scale == "group" else batch_spread)
+        own_spread = spread(group) if scale == "group" else batch_spread
+        divisor = 1.0 if scale == "none" else SPREAD_FLOOR + (own_spread or 0.0)
         result += [None if reward is None else (reward - mean) / divisor for reward in group]
     return result
 
 
-def _spread(rewards: Sequence[float | None]) -> float:
-    """The unbiased standard deviation of the rewards that are there; 0.0 for fewer than two."""
+def spread(rewards: Sequence[float | None]) -> float | None:
+    """The unbiased standard deviation of the rewards that are there; None for fewer than two."""
     kept = [reward for reward in rewards if reward is not None]
     if len(kept) < 2:
-        return 0.0
+        return None
     mean = sum(kept) / len(kept)
     return sqrt(sum((reward - mean) ** 2 for reward in kept) / (len(kept) - 1))

@@ -172,6 +172,7 @@ class AsyncJudgeClient:
         if http is None:
             http = self._http[loop] = httpx.AsyncClient(
                 auth=self._connection.auth,
+                verify=self._connection.verify,
                 transport=self._transport,
                 mounts=None if self._transport else LOOPBACK,
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),

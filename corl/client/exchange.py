@@ -121,13 +121,14 @@ def exchange(
     """
     attempts = doubts = 0
     last = "nothing was sent"
-    answer: Answer | None = None
+    answer: Answer | None = None  # the last one, though faults may have come after it
     cause: Exception | None = None
 
     def unavailable(why: str) -> JudgeUnavailable:
+        earlier = f"; before that: {_describe(judge, answer)}" if answer is not None and cause is not None else ""
         return JudgeUnavailable(
             f"{why} ({attempts} attempt{'' if attempts == 1 else 's'} in a deadline of {deadline.seconds:g} s); "
-            f"last: {last}",
+            f"last: {last}{earlier}",
             url=judge.url,
             route=request.route,
             deadline_s=deadline.seconds,
@@ -144,8 +145,8 @@ def exchange(
         reply = yield Attempt(request, remaining if request.attempt_s is None else min(remaining, request.attempt_s))
         attempts += 1
         asked: float | None = None
-        answer, cause = (reply, None) if isinstance(reply, Answer) else (None, None)
         if isinstance(reply, Answer):
+            answer, cause = reply, None
             # A DELETE whose first answer was lost finds nothing the second time: that is its success.
             gone = request.method == "DELETE" and attempts > 1 and reply.status in (404, 410)
             if gone or 200 <= reply.status < 300:
@@ -154,7 +155,7 @@ def exchange(
                 except JudgeStale as stale:
                     if not request.lagging or doubts >= backoff.doubts:
                         raise
-                    doubts, last, cause = doubts + 1, judge.redact(str(stale)), stale
+                    doubts, last = doubts + 1, str(stale)
             else:
                 last = _describe(judge, reply)
                 if reply.status in RETRIED_STATUSES:

@@ -67,6 +67,7 @@ class JudgeClient:
         self._closed = threading.Event()
         self._http = httpx.Client(
             auth=self._connection.auth,
+            verify=self._connection.verify,
             transport=transport,
             mounts=None if transport else LOOPBACK,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),

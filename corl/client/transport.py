@@ -24,6 +24,7 @@ class Connection:
     judge: Judge
     headers: dict[str, str]
     auth: httpx.BasicAuth | None
+    verify: ssl.SSLContext | bool
     max_response_bytes: int
 
     @classmethod
@@ -50,6 +51,9 @@ class Connection:
             judge=Judge(str(bare).rstrip("/"), tuple(filter(None, {api_key, parsed.password}))),
             headers=headers,
             auth=httpx.BasicAuth(parsed.username, parsed.password) if basic else None,
+            # Without TLS, and redirects are not followed: no need to load the system's certificates, which takes longer
+            # than a call. A context without any trusts nobody.
+            verify=True if parsed.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             max_response_bytes=max_response_bytes,
         )
 
@@ -97,12 +101,12 @@ def fault(error: Exception, attempt: Attempt) -> Fault:
     if isinstance(error, httpx.TimeoutException | TimeoutError):
         kind = type(error).__name__
         return Fault(f"no answer within {attempt.timeout_s:.1f} s ({kind})", error=error)
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, httpx.DecodingError):
         return Fault(f"answered with a body that cannot be decoded ({error})", "invalid", error)
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return Fault(text, "lasting", error)
-        cause = cause.__cause__ or cause.__context__
-    return Fault(text, error=error)
+    root: BaseException = error
+    while (deeper := root.__cause__ or root.__context__) is not None and str(deeper):
+        root = deeper
+    kinds = dict.fromkeys((type(error).__name__, type(root).__name__))
+    text = f"{' from '.join(kinds)}: {root}" if str(root) else type(error).__name__
+    lasting = isinstance(root, ssl.SSLCertVerificationError)
+    return Fault(text, "lasting" if lasting else "passing", error)
