@@ -8,14 +8,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corl_judge import errors
 
-__all__ = ["PROBES", "RequireKey", "is_loopback", "presented_key"]
+__all__ = ["PROBES", "RequireKey", "presented_key"]
 
 PROBES = frozenset({"/livez", "/readyz", "/startupz"})
 
@@ -50,13 +49,3 @@ def presented_key(header: bytes) -> bytes | None:
     except (binascii.Error, ValueError):
         return None
     return password if colon else None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address. Names other than localhost count as reachable."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -190,7 +190,8 @@ class Replica:
             self.dead = error
             self.gate.close()
             self._metrics.engine_up.set(0)
-            log.critical("the engine is dead: %s", error, exc_info=error)
+            traced = None if isinstance(error, EngineError) else error
+            log.critical("the engine cannot go on: %s", error, exc_info=traced)
             self._on_death(error)
 
     async def wait_changed(self, timeout_s: float) -> None:

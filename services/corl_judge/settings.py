@@ -5,15 +5,14 @@ Precedence: command-line flag, `CORL_*` environment variable, cohort.yaml, defau
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
-from corl_judge.auth import is_loopback
-
-__all__ = ["Settings", "resolve"]
+__all__ = ["Settings", "is_loopback", "resolve"]
 
 
 class Settings(BaseSettings):
@@ -22,43 +21,49 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="CORL_", frozen=True, extra="forbid", env_ignore_empty=True)
 
     # Who
-    member: str = Field("model", min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    member: str = Field(
+        "model",
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="the cohort member that this judge serves",
+    )
     model: str = Field("", description="folder or hub id of the member's model")
-    revision: str | None = None
+    revision: str | None = Field(None, description="of a model on the hub")
     frozen: bool = Field(False, description="no trainer: its weights never change and nobody waits for its votes")
     engine: str = Field("vllm", description="vllm or transformers")
-    engine_options: dict[str, Any] = {}
+    engine_options: dict[str, Any] = Field({}, description="JSON object, passed to the engine")
     run: str | None = Field(None, description="take the cohort file's problems for this run only; None is any run")
     cohort_file: Path | None = Field(None, description="cohort.yaml: problems, views and the prompt format")
-    seed: int = 42
+    seed: int = Field(42, description="of the cohort; every sampling seed derives from it")
 
     # Where
-    host: str = "127.0.0.1"
-    port: int = Field(8000, ge=0, le=65535)
+    host: str = Field("127.0.0.1", description="address to listen on; others than loopback need CORL_API_KEY")
+    port: int = Field(8000, ge=0, le=65535, description="0 takes a free one")
     api_key: SecretStr | None = Field(None, description="needed for any address but loopback")
     redis: SecretStr | None = Field(None, description="redis://, rediss:// or unix:// URL; None starts a local server")
     weights: Path | None = Field(None, description="the only folder that published weights are read from")
-    log_format: Literal["json", "console"] = "console"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "console"] = Field("console", description="of the log on stderr")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least that is logged")
 
     # Limits of one request, and of what waits
-    max_body_bytes: int = Field(256 << 20, ge=1024)
-    max_items: int = Field(4096, ge=1)
-    max_completions: int = Field(65_536, ge=1)
-    max_samples: int = Field(256, ge=1)
+    max_body_bytes: int = Field(256 << 20, ge=1024, description="of one request; more is a 413")
+    max_items: int = Field(4096, ge=1, description="problems or score items of one request; more is a 422")
+    max_completions: int = Field(65_536, ge=1, description="completions of one score request")
+    max_samples: int = Field(256, ge=1, description="samples of one problem")
     max_problems_in_flight: int = Field(64, ge=1, description="problems that this replica generates for at a time")
     max_queued_rollouts: int = Field(16_384, ge=1, description="problems waiting in the queue; more are a 429")
-    max_queued_votes: int = Field(16_384, ge=1)
+    max_queued_votes: int = Field(16_384, ge=1, description="the same for fresh votes")
     max_open_requests: int = Field(4096, ge=1, description="requests of each kind that one replica holds open")
 
     # Times
     deadline_s: float = Field(3600.0, gt=0, description="longest that any request is held")
     item_deadline_s: float = Field(1800.0, gt=0, description="longest that one problem may take to be sampled")
-    reload_deadline_s: float = Field(900.0, gt=0)
+    reload_deadline_s: float = Field(900.0, gt=0, description="a load that takes longer is neither ready nor alive")
     drain_s: float = Field(30.0, ge=0, description="on SIGTERM: running work has this long to finish")
     probe_every_s: float = Field(30.0, gt=0, description="a generation is tried when none completed for this long")
     start_wait_s: float = Field(600.0, ge=0, description="longest wait for a trainer that was never seen")
-    heartbeat_s: float = Field(5.0, gt=0)
+    heartbeat_s: float = Field(5.0, gt=0, description="how often a replica says that it is there")
     replica_ttl_s: float = Field(15.0, gt=0, description="a replica that is silent for this long is gone")
     lease_s: float = Field(30.0, gt=0, description="a work item whose worker is silent for this long is redelivered")
     poll_s: float = Field(0.2, gt=0, description="how often the wanted weights are looked up")
@@ -68,10 +73,10 @@ class Settings(BaseSettings):
 
     # Fresh votes
     vote_max_tokens: int = Field(1024, ge=1, description="of a fresh vote; less where the model is shorter")
-    vote_temperature: float = Field(1.0, gt=0.0, le=10.0)
+    vote_temperature: float = Field(1.0, gt=0.0, le=10.0, description="of a fresh vote")
 
     # Grading
-    grader_processes: int = Field(1, ge=1, le=64)
+    grader_processes: int = Field(1, ge=1, le=64, description="processes that judge large batches")
     grader_deadline_s: float = Field(60.0, gt=0, description="longest for one chunk of completions")
 
     @field_validator("replica_ttl_s")
@@ -105,3 +110,13 @@ def resolve(cohort: dict[str, Any], flags: dict[str, Any]) -> Settings:
     """Settings by precedence. `flags` with value None were not given. Raises pydantic.ValidationError."""
     given = {name: value for name, value in flags.items() if value is not None}
     return Settings(**{**cohort, **EnvSettingsSource(Settings)(), **given})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address. Names other than localhost count as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,3 @@
+from corl_judge.cli import main
+
+main()
