@@ -7,8 +7,7 @@ import logging
 import random
 import re
 import time
-from typing import Any, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -23,25 +22,18 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ["RedisUnavailable", "check_redis", "connect", "hide_password"]
+from corl.errors import CorlError
+from corl.localredis import hide_password
+
+__all__ = ["RedisUnavailable", "check_redis", "connect"]
 
 log = logging.getLogger(__name__)
 
 OLDEST = (6, 2)
-SECRETS = {"password", "ssl_password"}
 
 
-class RedisUnavailable(Exception):
+class RedisUnavailable(CorlError):
     """Redis cannot be used. The message names the URL with its password hidden, the cause and the remedy."""
-
-
-def hide_password(url: str) -> str:
-    """The URL with `***` in place of each password."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")
-    netloc = f"{host[0].partition(':')[0]}:***@{host[2]}" if ":" in host[0] else parts.netloc
-    query = urlencode([(k, "***" if k in SECRETS else v) for k, v in parse_qsl(parts.query)], safe="*/")
-    return urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
 
 
 def connect(url: str, *, max_connections: int = 32, client_name: str | None = None) -> Redis:
@@ -84,7 +76,8 @@ async def check_redis(redis: Redis, url: str, *, deadline_s: float = 30.0) -> No
     while True:
         left = deadline - time.monotonic()
         try:
-            info = cast("dict[str, Any]", await asyncio.wait_for(redis.info(), max(left, 0.1)))
+            async with asyncio.timeout(max(left, 0.1)):
+                info = await redis.info()
             break
         except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
             raise RedisUnavailable(f"Redis at {shown} refused the login ({error}): check user and password") from error

@@ -167,7 +167,8 @@ class Worker:
             await asyncio.gather(*helpers, return_exceptions=True)
             for queue in self.queues.values():
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
-                    await asyncio.wait_for(queue.leave(self.consumer), GIVE_BACK_S)
+                    async with asyncio.timeout(GIVE_BACK_S):
+                        await queue.leave(self.consumer)
             self._finished.set()
 
     # Claiming --------------------------------------------------------------------------------------------------------
@@ -297,7 +298,8 @@ class Worker:
     async def _give_back(self, write: Awaitable[object]) -> None:
         """One try: where it fails, the lease lapses."""
         with contextlib.suppress(RedisError, OSError, TimeoutError):
-            await asyncio.wait_for(write, GIVE_BACK_S)
+            async with asyncio.timeout(GIVE_BACK_S):
+                await write
 
     def _engine_died(self, error: EngineDead) -> None:
         self._stopping.set()

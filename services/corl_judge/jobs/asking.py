@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from redis.exceptions import RedisError
 
 from corl_judge.jobs.queue import JobQueue
-from corl_judge.jobs.types import Item, Outcome
+from corl_judge.jobs.types import Item, Outcome, QueueFull, Ticket
 
 __all__ = ["ask"]
+
+DETACH_S = 5.0
 
 
 async def ask(
@@ -35,16 +37,13 @@ async def ask(
     ttl_s = max(queue.settings.ttl_s, 2 * deadline_s)
     missing = {item.key: item for item in items}
     ended: dict[str, Outcome] = {}
-    jobs: dict[str, str] = {}
+    submitting: asyncio.Task[list[Ticket]] | None = None
     try:
         while missing:
-            tickets = await queue.submit_many(list(missing.values()), asker=asker, ttl_s=ttl_s)
-            jobs = {ticket.job: ticket.key for ticket in tickets}
-            open_ = dict(jobs)
-            for ticket in tickets:
-                if ticket.result is not None and ticket.job in open_:
-                    del open_[ticket.job]
-                    ended[ticket.key] = Outcome(ticket.job, "done", ticket.key, result=ticket.result)
+            submitting = asyncio.create_task(queue.submit_many(list(missing.values()), asker=asker, ttl_s=ttl_s))
+            tickets = await asyncio.shield(submitting)
+            ended |= {t.key: Outcome(t.job, "done", t.key, result=t.result) for t in tickets if t.state == "done"}
+            open_ = {t.job: t.key for t in tickets if t.key not in ended}
             while open_:
                 outcomes = await queue.wait(list(open_), timeout_s=deadline - time.monotonic(), at_least=1)
                 if not outcomes:
@@ -58,12 +57,14 @@ async def ask(
             missing = {key: item for key, item in missing.items() if key not in ended}
         return ended
     except asyncio.CancelledError:
-        unfinished = [job for job, key in jobs.items() if key not in ended]
-        if unfinished:
-            await asyncio.shield(_detach(queue, unfinished, asker))
+        if submitting is not None:
+            await asyncio.shield(_detach(queue, submitting, asker))
         raise
 
 
-async def _detach(queue: JobQueue, jobs: Sequence[str], asker: str) -> None:
-    with contextlib.suppress(RedisError, OSError, TimeoutError):  # else the work goes on and its result expires
-        await asyncio.wait_for(queue.cancel(jobs, asker=asker), 5.0)
+async def _detach(queue: JobQueue, submitting: asyncio.Task[list[Ticket]], asker: str) -> None:
+    """Waits for the submit first: what Redis has read of it cannot be taken back."""
+    # Where this fails the work goes on, and its result expires.
+    with contextlib.suppress(RedisError, OSError, TimeoutError, QueueFull):
+        async with asyncio.timeout(DETACH_S):
+            await queue.cancel([ticket.job for ticket in await submitting], asker=asker)

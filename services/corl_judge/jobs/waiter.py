@@ -172,7 +172,8 @@ class Waiter:
         recheck_at = loop.time() + self._recheck_s
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(recheck_at - loop.time(), 0))
+                async with asyncio.timeout_at(recheck_at):
+                    await self._wake.wait()
             self._wake.clear()
             if loop.time() >= recheck_at:
                 self._read_all()

@@ -40,8 +40,9 @@ end
 -- A Redis that has just started grants each owner one lease to renew: its clock ran on while nobody could.
 if reclaim and not full() then
   local uptime = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
-  local rows = redis.pcall('XPENDING', work, group, 'IDLE', lease, '-', '+', 1000)
-  if rows.err or (uptime and tonumber(uptime) * 1000 < lease) then rows = {} end
+  local idle = (uptime and tonumber(uptime) * 1000 < lease) and LAPSED_NOW / 2 or lease
+  local rows = redis.pcall('XPENDING', work, group, 'IDLE', idle, '-', '+', 1000)
+  if rows.err then rows = {} end
   for _, row in ipairs(rows) do
     if full() then break end
     local entry = row[1]

@@ -2,6 +2,9 @@
 local ns, group, work = ARGV[1], ARGV[2], KEYS[1]
 local dead, stats, events = ns .. ':dead', ns .. ':stats', ns .. ':events'
 
+-- Idle time, in ms, of an entry whose worker said that it was about to vanish.
+local LAPSED_NOW = 2 ^ 40
+
 local function job_key(id) return ns .. ':job:' .. id end
 local function askers_key(id) return ns .. ':askers:' .. id end
 local function index_key(key) return ns .. ':key:' .. key end

@@ -6,7 +6,7 @@ local max_failures, kept, stream_ttl = tonumber(ARGV[8]), tonumber(ARGV[9]), ton
 if not owned(id, entry, consumer) then return 'lost' end
 if mode == 'lapse' then
   -- Whoever reclaims it counts the lapse, as for a worker that vanished without a word.
-  redis.call('XCLAIM', work, group, consumer, 0, entry, 'IDLE', 2 ^ 40, 'JUSTID')
+  redis.call('XCLAIM', work, group, consumer, 0, entry, 'IDLE', LAPSED_NOW, 'JUSTID')
   return 'queued'
 end
 if mode ~= 'release' then
