@@ -116,10 +116,9 @@ def _place(error: ErrorDetails, data: Any) -> Loc:
     at: list[str | int] = []
     here: Any = data
     for step in error["loc"]:
-        if (isinstance(here, dict) and step in here) or (
-            isinstance(here, list) and isinstance(step, int) and step < len(here)
-        ):
-            here = here[step]
+        entries = here if isinstance(here, dict) else dict(enumerate(here)) if isinstance(here, list) else {}
+        if step in entries:
+            here = entries[step]
             at.append(step)
     if error["type"] == "missing":
         at.append(error["loc"][-1])

@@ -52,18 +52,18 @@ class Settings(BaseModel):
 class Devices(Settings):
     """Accelerators by index, as CUDA_VISIBLE_DEVICES takes them; None leaves the choice to the host."""
 
-    judge: str | None = None
-    trainer: str | None = None
+    judge: str | None = Field(None, description="e.g. `0` or `0,1`")
+    trainer: str | None = Field(None, description="e.g. `2`; several need `accelerate launch`")
 
 
 class Member(Settings):
     """One model of the cohort: own weights, own optimizer, own judge, own trainer (none if frozen)."""
 
     model: str = Field(description="folder, relative to the cohort file, or hub id")
-    revision: str | None = None
+    revision: str | None = Field(None, description="branch, tag or commit of a hub model")
     url: str | None = Field(None, description="address of its judge; chosen by the launcher if absent")
-    frozen: bool = False
-    engine: EngineName = "vllm"
+    frozen: bool = Field(False, description="teaches and does not learn: it has no trainer")
+    engine: EngineName = Field("vllm", description="`transformers` runs without vLLM; `openai` is another's endpoint")
     engine_options: dict[str, Any] = Field({}, description="passed to the engine, e.g. gpu_memory_utilization")
     devices: Devices = Devices()
     view: str = Field(ORIGINAL, description="which text of each problem it is asked: `original` or a key of `views`")
@@ -75,7 +75,7 @@ class Columns(Settings):
     """Which column holds what."""
 
     problem_id: str | None = Field("problem_id", description="null numbers the rows from 0")
-    problem: str = "problem"
+    problem: str = Field("problem", description="the text")
     answer: str | None = Field(
         "answer", description="read for held-out problems, and for training ones by `truth` only"
     )
@@ -90,9 +90,9 @@ class ProblemSource(Settings):
 
     path: Path | None = Field(None, description="JSON Lines; .json, .csv and .parquet are read by `datasets`")
     dataset: str | None = Field(None, description="hub id, or a folder relative to the cohort file")
-    config: str | None = None
-    split: str = "train"
-    revision: str | None = None
+    config: str | None = Field(None, description="configuration of a dataset that has several")
+    split: str = Field("train", description="split of a dataset")
+    revision: str | None = Field(None, description="branch, tag or commit of a hub dataset")
     columns: Columns = Columns()
     where: dict[str, str | int | float | bool | list[str | int | float | bool]] = Field(
         {}, description="rows kept: the column equals the value, or one of them"
@@ -104,38 +104,38 @@ class Problems(Settings):
     """`views` maps a view's name to a source with the same problem ids and other texts."""
 
     train: ProblemSource
-    heldout: ProblemSource | None = None
-    views: dict[str, ProblemSource] = {}
-    task: Task = "math"
-    options: Options | None = None
+    heldout: ProblemSource | None = Field(None, description="problems with answers, for evaluation alone")
+    views: dict[str, ProblemSource] = Field({}, description="other texts of the same problems, by the view's name")
+    task: Task = Field("math", description="how answers are found and compared")
+    options: Options | None = Field(None, description="of task choice: letters, or letters with their texts")
 
 
 class VotePolicy(Settings):
     """How a teacher's answers become a label (paper section on pseudo-labels; the preset keeps ties first)."""
 
-    threshold: float = Field(0.0, ge=0.0, le=1.0)
-    ties: Literal["abstain", "first"] = "abstain"
-    min_parsed: int = Field(2, ge=1)
-    wait_s: float = Field(600.0, ge=0.0)
-    max_lag: int | None = Field(None, ge=0)
+    threshold: float = Field(0.0, ge=0.0, le=1.0, description="smallest share of the parsed answers that is a label")
+    ties: Literal["abstain", "first"] = Field("abstain", description="no label, or the answer seen first")
+    min_parsed: int = Field(2, ge=1, description="fewest completions with an answer that make a vote")
+    wait_s: float = Field(600.0, ge=0.0, description="longest wait for a vote that is about to be filed")
+    max_lag: int | None = Field(None, ge=0, description="steps that a vote's weights may be old; null is any")
     start_wait_s: float = Field(600.0, ge=0.0, description="longest wait for a trainer that was never seen")
 
 
 class RolloutSettings(Settings):
     """`n` samples for each of `problems_per_step` problems; `ahead: 1` samples the next step during the update."""
 
-    n: int = Field(8, ge=1)
+    n: int = Field(8, ge=1, description="completions for each problem")
     problems_per_step: int = Field(16, ge=1)
-    max_tokens: int = Field(1024, ge=1)
+    max_tokens: int = Field(1024, ge=1, description="longest completion")
     temperature: float = Field(1.0, gt=0.0)
-    ahead: Literal[0, 1] = 0
+    ahead: Literal[0, 1] = Field(0, description="1: the next step is sampled while this one updates")
 
 
 class LoraSettings(Settings):
     """PEFT's LoraConfig by its own names; merged weights are pushed."""
 
-    r: int = Field(16, ge=1)
-    lora_alpha: int = Field(32, ge=1)
+    r: int = Field(16, ge=1, description="rank")
+    lora_alpha: int = Field(32, ge=1, description="scale; the update is times lora_alpha / r")
     lora_dropout: float = 0.0
     target_modules: str | list[str] = "all-linear"
 
@@ -144,16 +144,16 @@ class TrainingSettings(BaseModel):
     """Our own fields, and beside them any field of TRL's GRPOConfig (checked by the trainer, which knows them)."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    steps: int = Field(50, ge=1)
-    data_seed: int = 42
-    seed: int = 42
+    steps: int = Field(50, ge=1, description="updates of each member")
+    data_seed: int = Field(42, description="fixes which problems come at which step, for all members")
+    seed: int = Field(42, description="of the trainer's own randomness")
     save_every: int = Field(10, ge=1, description="steps between checkpoints")
-    keep_checkpoints: int = Field(3, ge=3)
+    keep_checkpoints: int = Field(3, ge=3, description="3 at least, so that members find a common step to resume at")
     eval_every: int | None = Field(None, ge=1, description="steps between evaluations; None evaluates first and last")
     eval_samples: int = Field(1, ge=1, description="completions per held-out problem")
-    eval_limit: int | None = Field(None, ge=1)
-    sample_completions_every: int | None = Field(None, ge=1)
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    eval_limit: int | None = Field(None, ge=1, description="held-out problems evaluated, from the first")
+    sample_completions_every: int | None = Field(None, ge=1, description="steps between written-out completions")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of weights, gradients and Adam's states")
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     lora: LoraSettings | None = None
     service_deadline_s: float = Field(1800.0, gt=0, description="longest that calls to a service are retried")
@@ -167,32 +167,34 @@ class JudgeSettings(Settings):
     """Limits of a judge, the same for every member."""
 
     replicas: int = Field(1, ge=1, description="judge processes a member; a member's own number goes first")
-    max_items: int = Field(4096, ge=1)
-    max_completions: int = Field(65_536, ge=1)
-    max_samples: int = Field(256, ge=1)
-    max_body_bytes: int = Field(256 << 20, ge=1024)
+    max_items: int = Field(4096, ge=1, description="problems or score items in one request")
+    max_completions: int = Field(65_536, ge=1, description="completions in one score request")
+    max_samples: int = Field(256, ge=1, description="samples for one problem")
+    max_body_bytes: int = Field(256 << 20, ge=1024, description="longest request body")
     max_problems_in_flight: int = Field(64, ge=1, description="problems that one replica generates for at a time")
-    reload_deadline_s: float = Field(900.0, gt=0)
+    reload_deadline_s: float = Field(900.0, gt=0, description="longest that loading new weights may take")
     item_deadline_s: float = Field(1800.0, gt=0, description="longest that one problem may take to be sampled")
 
 
 class Cohort(Settings):
     """The whole file."""
 
-    name: Name = "cohort"
-    seed: int = 42
+    name: Name = Field("cohort", description="begins the names of its runs")
+    seed: int = Field(42, description="of sampling, together with member, step and problem")
     members: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")], Member] = Field(min_length=1)
     problems: Problems
     prompt: PromptFormat = PromptFormat()
-    topology: Literal["ring", "all"] | dict[str, list[str]] = "ring"
-    reward: RewardSource = "peer"
-    preset: Literal["paper"] | None = None
+    topology: Literal["ring", "all"] | dict[str, list[str]] = Field("ring", description="who judges whom")
+    reward: RewardSource = Field("peer", description="what a completion is compared with")
+    preset: Literal["paper"] | None = Field(None, description="values for the fields that this file does not give")
     vote: VotePolicy = VotePolicy()
     rollouts: RolloutSettings = RolloutSettings()
     training: TrainingSettings = TrainingSettings()
     judge: JudgeSettings = JudgeSettings()
     redis: str | None = Field(None, description="URL; a local server is started when none is given")
-    weights: Path | None = Field(None, description="folder shared by trainers and judges; <run>/weights by default")
+    weights: Path | None = Field(
+        None, description="folder shared by trainers and judges; `weights` in the run's folder if none is given"
+    )
 
     _path: Path | None = PrivateAttr(None)
     _problems: ProblemSet | None = PrivateAttr(None)

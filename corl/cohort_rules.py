@@ -42,8 +42,6 @@ def _members(cohort: Cohort) -> Iterator[BrokenRule]:
         if member.engine == "openai" and not member.frozen:
             message = "cannot take new weights: set `frozen: true`, or engine vllm or transformers"
             yield BrokenRule((*at, "engine"), message)
-        if member.engine == "openai" and "base_url" not in member.engine_options:
-            yield BrokenRule((*at, "engine_options"), "engine openai needs base_url, the address of the endpoint")
         for field in SHARED_BY_ALL:
             if field in member.training and member.training[field] != getattr(cohort.training, field):
                 yield BrokenRule(

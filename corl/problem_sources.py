@@ -120,8 +120,9 @@ def _problem_id(record: dict[str, Any], number: int, place: int, reader: _Reader
 
 def _cell(record: dict[str, Any], name: str, role: str, place: int, reader: _Reader, more: str = "") -> Any:
     if name not in record:
-        remedy = nearest(name, record)
-        raise reader.fault(place, f"no column {name!r}; {remedy} Name it in {reader.field}.columns.{role}{more}")
+        columns = ", ".join(map(str, record)) or "none"
+        remedy = f"there are {columns}: name it in {reader.field}.columns.{role}{more}"
+        raise reader.fault(place, f"no column {name!r}; {remedy}")
     return record[name]
 
 

@@ -34,7 +34,7 @@ guard.remove(forgotten.pid)
 fork = os.fork() if sys.argv[1] == "fork" else None
 if fork == 0:
     time.sleep(600)  # holds the guard's pipe open after the owner has gone
-print(f"{fork or 0} {minded.pid} {grandchild} {stubborn.pid} {forgotten.pid}\n", end="", flush=True)
+print(f"{fork or 0} {minded.pid} {grandchild} {stubborn.pid} {forgotten.pid}\\n", end="", flush=True)
 if sys.argv[1] == "raise":
     raise SystemExit(3)
 time.sleep(600)

@@ -19,7 +19,6 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corl import localredis
 from corl.localredis import LocalRedis, LocalRedisError, find_server, hide_password
 
 DEADLINE_S = 60.0
@@ -170,7 +169,7 @@ def test_a_server_on_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_none_at_all_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(localredis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LocalRedisError, match=r"corl\[local\].*apt install redis-server"):
         find_server()
 
