@@ -11,6 +11,7 @@ from corl.client import JudgeClient
 from corl.errors import JudgeConflict, JudgeError
 from corl.wire import ModelInfo
 from corl_trainer.lease import TrainerLease
+from corl_trainer.publish import newest_incarnation
 from corl_trainer.settings import TrainerSettings
 from corl_trainer.stops import ServiceGone
 
@@ -56,7 +57,7 @@ def connect(settings: TrainerSettings, step: int) -> Services:
     with service_errors(lease):
         info = ready(settings.member, own)
         # The lease before the teachers: they may in turn wait for this member's votes.
-        lease.start()
+        lease.start(above=newest_incarnation(settings.weights, settings.run, settings.member))
         infos = {name: ready(name, judge) for name, judge in teachers.items()}
     return Services(own, info, teachers, infos, lease)
 

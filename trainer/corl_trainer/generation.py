@@ -18,7 +18,7 @@ from corl_trainer.trl_import import VLLMGeneration
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["JudgeGeneration", "Row", "tied_names"]
+__all__ = ["JudgeGeneration", "Row", "merged_parameters", "tied_names"]
 
 Row = tuple[int, str]
 """(slot, problem id) of one completion's place in the batch."""
@@ -62,10 +62,9 @@ class JudgeGeneration(VLLMGeneration):  # type: ignore[misc]
         """Publish the weights as version = step. A collective.
 
         The generator of parameters is always drained: ranks that stopped halfway would leave the others in a gather.
-        TRL leaves an adapter merged if its consumer fails, and training would go on with merged weights: so unmerge.
         """
         with self._phases.measure("publish"):
-            parameters: Iterator[tuple[str, torch.Tensor]] = self._iter_named_params()
+            parameters = self._parameters()
             error: Exception | None = None
             try:
                 if self.accelerator.is_main_process:
@@ -76,8 +75,16 @@ class JudgeGeneration(VLLMGeneration):  # type: ignore[misc]
                 for _ in parameters:
                     pass
             finally:
+                # TRL leaves an adapter merged if its consumer fails, and training would go on with merged weights.
                 _unmerge(self.model)
             share_stop(self.accelerator, error)
+
+    def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every parameter, gathered, by its name in the base checkpoint, with adapters merged."""
+        if hasattr(self.model, "peft_config") and not (self._dist.is_fsdp or self._dist.is_zero3):
+            return merged_parameters(self.model)
+        found: Iterator[tuple[str, torch.Tensor]] = self._iter_named_params()
+        return found
 
     def generate(
         self, prompts: list[list[int]], images: Any, num_generations: int, profiler: Any = None
@@ -111,6 +118,25 @@ class JudgeGeneration(VLLMGeneration):  # type: ignore[misc]
         first = self.accelerator.process_index * len(prompts)
         mine = slice(first, first + len(prompts))
         return prompts, ids[mine], [[[value] for value in sequence] for sequence in logprobs[mine]], None
+
+
+def merged_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters of a PEFT model as they would be with its adapters merged, which it never is.
+
+    Merging and unmerging in place rounds the base weights a little every time: a run that was resumed from its adapter
+    would go on from other weights than one that was not.
+    """
+    base = model.get_base_model()
+    for name, parameter in base.named_parameters():
+        if model.prefix in name:
+            continue
+        owner, wrapped, leaf = name.rpartition(".base_layer.")
+        value = parameter.data
+        if wrapped and leaf == "weight":
+            layer = base.get_submodule(owner)
+            for adapter in layer.active_adapters:
+                value = value + layer.get_delta_weight(adapter).to(value.dtype)
+        yield name.replace(".base_layer", ""), value
 
 
 def tied_names(model: Any) -> dict[str, str]:

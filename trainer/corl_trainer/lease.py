@@ -37,10 +37,14 @@ class TrainerLease:
         self._thread = threading.Thread(target=self._beat, name="corl-lease", daemon=True)
         self.incarnation = 0
 
-    def start(self) -> int:
-        """The incarnation."""
-        lease = self._judge.put_trainer(self._update(None), deadline_s=self._deadline_s)
-        self.incarnation = lease.incarnation
+    def start(self, above: int = 0) -> int:
+        """The incarnation, higher than `above`: that of the newest weights published, which a judge whose Redis was
+        emptied no longer knows."""
+        while self.incarnation <= above:
+            lease = self._judge.put_trainer(self._update(None), deadline_s=self._deadline_s)
+            if lease.incarnation <= self.incarnation:
+                raise Fenced(f"the judge gave incarnation {lease.incarnation} after {self.incarnation}: they must grow")
+            self.incarnation = lease.incarnation
         self._thread.start()
         return self.incarnation
 

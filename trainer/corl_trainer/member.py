@@ -221,7 +221,7 @@ class Member:
         )
 
     def _dataset(self) -> Dataset:
-        """The whole schedule, one row for a problem of a step: to resume is to skip rows, whatever the seed and ranks."""
+        """The whole schedule, a row for each problem of a step: to resume is to skip rows, whatever seed and ranks."""
         from datasets import Dataset
 
         rows = [self.row(slot, problem_id) for slot, problem_id in self.schedule.rows(self.settings.training.steps)]

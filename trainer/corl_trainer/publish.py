@@ -32,7 +32,7 @@ from corl_trainer.stops import StorageFailed
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Publisher", "SnapshotWriter", "fsync_tree", "served_dtypes"]
+__all__ = ["Publisher", "SnapshotWriter", "fsync_tree", "newest_incarnation", "served_dtypes"]
 
 SHARD_BYTES = 4 << 30
 FOLDER = re.compile(r"^v(\d{8,})-i(\d{4,})$")
@@ -165,7 +165,7 @@ class Publisher:
         Kept: the last `keep`, the desired one, and all from the oldest that a live replica has loaded. A replica whose
         loaded weights are not known keeps everything: it may be reading any of them.
         """
-        published = sorted(self._published())
+        published = sorted(_published(self._home()))
         loaded = [replica.loaded for replica in status.replicas]
         if not published or status.desired is None or any(tag is None for tag in loaded):
             return []
@@ -188,12 +188,11 @@ class Publisher:
     def _home(self) -> Path:
         return snapshot_folder(self.root, self.run, self.member, 0, 0).parent
 
-    def _published(self) -> Iterator[tuple[int, int]]:
-        if not self._home().is_dir():
-            return
-        for folder in self._home().iterdir():
-            if match := FOLDER.match(folder.name):
-                yield int(match[2]), int(match[1])
+
+def newest_incarnation(root: Path, run: str, member: str) -> int:
+    """The highest incarnation that has published anything; 0 if none has."""
+    home = snapshot_folder(root, run, member, 0, 0).parent
+    return max((incarnation for incarnation, _ in _published(home)), default=0)
 
 
 def fsync_tree(folder: Path) -> None:
@@ -202,6 +201,14 @@ def fsync_tree(folder: Path) -> None:
         for name in names:
             _fsync(Path(parent) / name)
         _fsync(Path(parent))
+
+
+def _published(home: Path) -> Iterator[tuple[int, int]]:
+    """(incarnation, version) of a member's snapshots."""
+    if home.is_dir():
+        for folder in home.iterdir():
+            if match := FOLDER.match(folder.name):
+                yield int(match[2]), int(match[1])
 
 
 def _fsync(path: Path) -> None:
