@@ -23,6 +23,7 @@ from corl_judge.logs import bound
 from corl_judge.packing import pack, unpack
 from corl_judge.sampling import Asker
 from corl_judge.settings import Settings
+from corl_judge.tasks import end
 from corl_judge.worker import Done, InfrastructureFault, decode_error
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ class Background:
                         return Done(pack(Gone(f"job {job!r} was withdrawn").body()))
                 return await work
             finally:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+                await end([work])
 
     async def _do(self, record: JobRecord) -> Done:
         request = JobRequest.model_validate_json(record.request).request

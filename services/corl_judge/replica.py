@@ -30,6 +30,7 @@ from corl_judge.errors import Invalid
 from corl_judge.fleet import Fleet, Published
 from corl_judge.metrics import Metrics
 from corl_judge.settings import Settings
+from corl_judge.tasks import end
 from corl_judge.worker import Gate
 
 __all__ = ["NotServed", "Replica"]
@@ -99,9 +100,7 @@ class Replica:
         await self._announce()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         with contextlib.suppress(RedisError, OSError):
             await self.fleet.withdraw(self.id)
         await self.engine.stop()

@@ -27,6 +27,7 @@ from corl_judge.redisio import check_redis, connect
 from corl_judge.replica import Replica
 from corl_judge.sampling import Sampler
 from corl_judge.settings import Settings
+from corl_judge.tasks import end
 from corl_judge.texts import OwnTexts
 from corl_judge.votebook import VoteBook
 from corl_judge.worker import Worker
@@ -136,9 +137,7 @@ class Service:
 
     async def stop(self) -> None:
         await self.drain()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         await self.replica.close()
         self.sampler.close()
         await self.grading.close()

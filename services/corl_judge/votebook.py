@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from corl.votes import Histogram
 from corl.wire import VoteSource, WeightsTag
+from corl_judge.tasks import end
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -166,8 +167,7 @@ class VoteBook:
 
     async def close(self) -> None:
         if self._poller is not None:
-            self._poller.cancel()
-            await asyncio.gather(self._poller, return_exceptions=True)
+            await end([self._poller])
 
     async def _poll(self) -> None:
         pause = POLL_S

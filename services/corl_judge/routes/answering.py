@@ -16,6 +16,7 @@ from corl_judge.limits import Open
 from corl_judge.logs import bound, context
 from corl_judge.sampling import Asker
 from corl_judge.service import Service
+from corl_judge.tasks import end
 
 __all__ = ["answered", "body", "documented", "json_body", "respond", "service_of"]
 
@@ -106,9 +107,7 @@ async def answered(
                 raise ClientGone
             raise errors.Unavailable("this replica is going away; send it again", retry_after=1.0, kind="draining")
         finally:
-            for task in (doing, hung_up, drained):
-                task.cancel()
-            await asyncio.gather(doing, hung_up, drained, return_exceptions=True)
+            await end([doing, hung_up, drained])
 
 
 async def _hung_up(request: Request) -> None:
