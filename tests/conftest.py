@@ -9,6 +9,8 @@ import pytest
 
 from corl.localredis import LocalRedis
 
+pytest_plugins = ["tests.engine_fixtures"]
+
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:

@@ -7,9 +7,11 @@ import logging
 import random
 import re
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import (
@@ -62,7 +64,27 @@ def connect(url: str, *, max_connections: int = 32, client_name: str | None = No
         raise RedisUnavailable(
             f"{hide_password(url)} is no Redis URL ({error}): give redis://HOST:PORT/DB, rediss://... or unix://PATH"
         ) from error
+    pool.connection_class = _cancellable(pool.connection_class)
     return Redis(connection_pool=pool)
+
+
+def _cancellable(base: type[AbstractConnection]) -> type[AbstractConnection]:
+    """A connection whose commands can be cancelled at any moment.
+
+    The client library sends by `asyncio.wait_for`, which before Python 3.12 drops a cancellation that comes just as
+    the sending is done: the task then goes on, and whoever waits for its end waits for ever.
+    """
+
+    class Cancellable(base):  # type: ignore[misc, valid-type]
+        async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+            task = asyncio.current_task()
+            before = task.cancelling() if task is not None else 0
+            await super().send_packed_command(command, check_health)
+            if task is not None and task.cancelling() > before:
+                await self.disconnect(nowait=True)  # a reply is on its way that nobody will read
+                raise asyncio.CancelledError
+
+    return Cancellable
 
 
 async def check_redis(redis: Redis, url: str, *, deadline_s: float = 30.0) -> None:

@@ -85,15 +85,17 @@ class Gate:
 
 @dataclass(eq=False, slots=True)
 class _InFlight:
-    """`ended_by` says why this worker cancelled the handler, if it did."""
+    """`handling` until the handler is through; `ended_by` says why this worker cancelled it, if it did."""
 
     name: str
     lease: Lease
     task: asyncio.Task[None] | None = None
+    handling: bool = True
     ended_by: Literal["lost", "stop", "engine"] | None = None
 
     def cancel(self, why: Literal["lost", "stop", "engine"]) -> None:
-        if self.task is not None and self.ended_by is None:
+        """End the handler. An outcome that is being stored is left to it: it may still be the first."""
+        if self.task is not None and self.handling and self.ended_by is None:
             self.ended_by = why
             self.task.cancel()
 
@@ -241,7 +243,10 @@ class Worker:
         queue, lease = self.queues[item.name], item.lease
         try:
             try:
-                done = await self._handler(item.name, lease)
+                try:
+                    done = await self._handler(item.name, lease)
+                finally:
+                    item.handling = False
             except asyncio.CancelledError as error:
                 await self._cancelled(item, queue, lease, error)
             except EngineDead as error:
@@ -320,6 +325,10 @@ class Worker:
         tasks = [item.task for item in self._running if item.task is not None]
         for item in list(self._running):
             item.cancel("engine" if self._engine_dead else "stop")
+        if tasks:
+            await asyncio.wait(tasks, timeout=2 * GIVE_BACK_S)
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # Leases ----------------------------------------------------------------------------------------------------------

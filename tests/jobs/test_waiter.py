@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from corl_judge.jobs import Item, JobQueue, QueueSettings, Waiter, ask
@@ -13,7 +12,6 @@ from redis.asyncio import Redis
 
 from corl.localredis import LocalRedis
 from tests.jobs.polling import DEADLINE_S, until
-from tests.jobs.servers import servers, using
 
 
 @pytest.fixture
@@ -161,41 +159,37 @@ async def test_ask_leaves_out_what_the_deadline_cuts_off_and_the_work_goes_on(qu
     assert (await queue.stats())["submitted"] == 2
 
 
-@pytest.mark.parametrize("server", servers().values(), ids=servers().keys())
-async def test_waiters_and_workers_survive_a_flush(server: str) -> None:
-    with using(server), LocalRedis() as local:
-        client = connect(local.url)
-        queue = JobQueue(client, "n", QueueSettings(lease_s=60.0), waiter=Waiter(client, recheck_s=0.1))
-        asking = asyncio.create_task(ask(queue, [Item("k", b"work")], asker="a", deadline_s=DEADLINE_S))
-        [lost] = await queue.claim("w1", 1, DEADLINE_S)
-        await client.flushall()
-        [again] = await queue.claim("w1", 1, DEADLINE_S)
-        assert again.job != lost.job
-        assert again.payload == b"work"
-        await queue.complete(again, b"result")
-        assert (await asking)["k"].result == b"result"
-        await queue.aclose()
-        await client.aclose()
+async def test_waiters_and_workers_survive_a_flush(own_server: LocalRedis) -> None:
+    client = connect(own_server.url)
+    queue = JobQueue(client, "n", QueueSettings(lease_s=60.0), waiter=Waiter(client, recheck_s=0.1))
+    asking = asyncio.create_task(ask(queue, [Item("k", b"work")], asker="a", deadline_s=DEADLINE_S))
+    [lost] = await queue.claim("w1", 1, DEADLINE_S)
+    await client.flushall()
+    [again] = await queue.claim("w1", 1, DEADLINE_S)
+    assert again.job != lost.job
+    assert again.payload == b"work"
+    await queue.complete(again, b"result")
+    assert (await asking)["k"].result == b"result"
+    await queue.aclose()
+    await client.aclose()
 
 
-@pytest.mark.parametrize("server", servers().values(), ids=servers().keys())
-async def test_a_restart_with_the_append_only_file_loses_no_job(server: str, short_path: Path) -> None:
-    with using(server), LocalRedis(short_path, append_only=True) as local:
-        client = connect(local.url)
-        queue = JobQueue(client, "n", QueueSettings(lease_s=60.0))
-        items = [Item(f"k{i}", b"work") for i in range(10)]
-        asking = asyncio.create_task(ask(queue, items, asker="a", deadline_s=DEADLINE_S))
-        held = await queue.claim("w1", 3, DEADLINE_S)
-        await queue.complete(held[0], b"before")
-        await asyncio.to_thread(local.stop)
-        starting = asyncio.create_task(asyncio.to_thread(local.start))
-        assert await queue.renew(held) == {held[0]}  # waits for the connection; leases outlived the restart
-        await starting
-        for lease in held[1:]:
-            assert await queue.complete(lease, b"held")
-        for lease in await queue.claim("w2", 20, DEADLINE_S):
-            assert await queue.complete(lease, b"after")
-        results = [(await asking)[item.key].result for item in items]
-        assert results == [b"before", b"held", b"held", *[b"after"] * 7]
-        await queue.aclose()
-        await client.aclose()
+async def test_a_restart_with_the_append_only_file_loses_no_job(own_server: LocalRedis) -> None:
+    client = connect(own_server.url)
+    queue = JobQueue(client, "n", QueueSettings(lease_s=60.0))
+    items = [Item(f"k{i}", b"work") for i in range(10)]
+    asking = asyncio.create_task(ask(queue, items, asker="a", deadline_s=DEADLINE_S))
+    held = await queue.claim("w1", 3, DEADLINE_S)
+    await queue.complete(held[0], b"before")
+    await asyncio.to_thread(own_server.stop)
+    starting = asyncio.create_task(asyncio.to_thread(own_server.start))
+    assert await queue.renew(held) == {held[0]}  # waits for the connection; leases outlived the restart
+    await starting
+    for lease in held[1:]:
+        assert await queue.complete(lease, b"held")
+    for lease in await queue.claim("w2", 20, DEADLINE_S):
+        assert await queue.complete(lease, b"after")
+    results = [(await asking)[item.key].result for item in items]
+    assert results == [b"before", b"held", b"held", *[b"after"] * 7]
+    await queue.aclose()
+    await client.aclose()
