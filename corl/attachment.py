@@ -84,7 +84,9 @@ def joins(classes: Mapping[AnswerKey, tuple[int | Fraction, Iterable[AnswerKey]]
     Depends on counts and keys only, not on their order. A class is attached at most once, and never to an attached one.
     """
     spelled = {key: list({str(spelling): spelling for spelling in keys}.values()) for key, (_, keys) in classes.items()}
-    possible = [*_bare_joins(spelled), *_rounding_joins(spelled)]
+    # Of a pair that could be joined either way, the rounding stands.
+    pairs = {(join.attached, join.centre): join for join in (*_bare_joins(spelled), *_rounding_joins(spelled))}
+    possible = list(pairs.values())
     partners = Counter(join.attached for join in possible)
     possible.sort(key=lambda join: (-classes[join.attached][0], join.attached.canonical))
     made: dict[AnswerKey, Join] = {}
@@ -105,13 +107,15 @@ def belongs(key: AnswerKey, members: Iterable[AnswerKey]) -> bool:
     own = others.pop(key, None)
     if own is None:
         return False
+    held: list[bool] = []
     for other in others:
-        if own.bare == other:
-            return _same_writing(key.bare, own.bare)
-        if other.bare == own:
-            return _same_writing(key, other.bare)
-    exact = [other for other in others if _rounds(own, other)]
-    return not exact or any(_rounds(key, other) for other in exact)
+        if _rounds(own, other):
+            held.append(_rounds(key, other))
+        elif own.bare == other:
+            held.append(_same_writing(key.bare, own.bare))
+        elif other.bare == own and not _rounds(other, own):
+            held.append(_same_writing(key, other.bare))
+    return not held or any(held)
 
 
 def _bare_joins(spelled: Mapping[AnswerKey, list[AnswerKey]]) -> Iterator[Join]:

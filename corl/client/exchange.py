@@ -120,12 +120,14 @@ def exchange(
         JudgeUnavailable, JudgeRefused, JudgeInvalid: see `corl.errors`; and what `read` raises.
     """
     attempts = doubts = 0
-    last = "nothing was sent"
+    outcomes: list[str] = []  # the last two that differ, in words
     answer: Answer | None = None  # the last one, though faults may have come after it
     cause: Exception | None = None
 
     def unavailable(why: str) -> JudgeUnavailable:
-        earlier = f"; before that: {_describe(judge, answer)}" if answer is not None and cause is not None else ""
+        # The deadline may have cut the last attempt short; what came before then says more.
+        last = outcomes[-1] if outcomes else "nothing was sent"
+        earlier = f"; before that: {outcomes[-2]}" if len(outcomes) > 1 else ""
         return JudgeUnavailable(
             f"{why} ({attempts} attempt{'' if attempts == 1 else 's'} in a deadline of {deadline.seconds:g} s); "
             f"last: {last}{earlier}",
@@ -155,22 +157,25 @@ def exchange(
                 except JudgeStale as stale:
                     if not request.lagging or doubts >= backoff.doubts:
                         raise
-                    doubts, last = doubts + 1, str(stale)
+                    doubts, outcome = doubts + 1, str(stale)
             else:
-                last = _describe(judge, reply)
+                outcome = _describe(judge, reply)
                 if reply.status in RETRIED_STATUSES:
                     asked = retry_after(reply.headers)
                 elif reply.status >= 500 and doubts < backoff.doubts:
                     doubts += 1
                 else:
-                    raise _refused(judge, request, reply, last)
+                    raise _refused(judge, request, reply, outcome)
         else:
             assert isinstance(reply, Fault)
-            last, cause = judge.redact(reply.text), reply.error
+            outcome, cause = judge.redact(reply.text), reply.error
             if reply.kind == "invalid":
-                raise JudgeInvalid(last, url=judge.url, route=request.route) from cause
+                raise JudgeInvalid(outcome, url=judge.url, route=request.route) from cause
             if reply.kind == "lasting":
+                outcomes = [*outcomes[-1:], outcome]
                 raise unavailable("cannot be reached") from cause
+        if outcomes[-1:] != [outcome]:
+            outcomes = [*outcomes[-1:], outcome]
         remaining = deadline.remaining()
         if asked is not None and asked >= remaining:
             raise unavailable(f"asks to come back in {asked:g} s, which is past the deadline") from cause
@@ -182,7 +187,7 @@ def exchange(
             "judge %s: %s: %s; attempt %d, again in %.1f s, %.0f s left",
             judge.url,
             request.route,
-            last,
+            outcome,
             attempts,
             pause,
             remaining,
