@@ -13,6 +13,8 @@ from corl.faults import nearest
 
 __all__ = ["BrokenRule", "broken_rules"]
 
+RESERVED = ("logs", "problems", "redis", "weights")
+"""What lies in a run's folder beside a folder for each member."""
 SHARED_BY_ALL = ("steps", "data_seed")
 """Training settings that fix which problems come at which step: the same for every member."""
 
@@ -33,6 +35,8 @@ def _members(cohort: Cohort) -> Iterator[BrokenRule]:
     views = [ORIGINAL, *cohort.problems.views]
     for name, member in cohort.members.items():
         at = ("members", name)
+        if name in RESERVED:
+            yield BrokenRule(at, f"{name!r} is a folder of a run beside those of its members: choose another name")
         if not member.model.strip():
             yield BrokenRule((*at, "model"), "is empty: give a folder or a hub id")
         if member.view not in views:

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -40,11 +41,49 @@ class LocalRedisError(CorlError):
     """No server was found, or it did not start."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Listen:
+    """Where a server listens: the path of a Unix socket, or a loopback address with a password."""
+
+    address: str | tuple[str, int]
+    password: str = ""
+
+    @property
+    def url(self) -> str:
+        if isinstance(self.address, str):
+            return f"unix://{quote(self.address)}"
+        return f"redis://:{self.password}@{self.address[0]}:{self.address[1]}/0"
+
+    def settings(self) -> list[str]:
+        """Lines of redis.conf."""
+        if isinstance(self.address, str):
+            return ["port 0", f"unixsocket {_quoted(self.address)}", "unixsocketperm 700"]
+        return [f"port {self.address[1]}", f"bind {self.address[0]}", f"requirepass {self.password}"]
+
+    def answers(self) -> bool:
+        """Whether a server answers PING there; one that is still loading its data does not yet."""
+        family = socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET
+        auth = f"AUTH {self.password}\r\n" if self.password else ""
+        wanted = b"+OK\r\n+PONG\r\n" if self.password else b"+PONG\r\n"
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.settimeout(2.0)
+            try:
+                connection.connect(self.address)
+                connection.sendall(f"{auth}PING\r\n".encode())
+                answer = b""
+                while len(answer) < len(wanted) and (read := connection.recv(256)):
+                    answer += read
+            except OSError:
+                return False
+        return answer == wanted
+
+
 class LocalRedis:
     """A Redis server process. A context manager; or `start` and `stop`.
 
-    `folder` holds its log and, with `append_only`, its data, which a later server on the same folder loads; a
-    temporary one is taken and removed if none is given. `port` None: a Unix socket only; 0: a free loopback port.
+    `folder` holds its log (unless `log` names a file) and, with `append_only`, its data, which a later server on the
+    same folder loads; a temporary one is taken and removed if none is given. `port` None: a Unix socket only; 0: a free
+    loopback port.
     """
 
     def __init__(
@@ -53,13 +92,17 @@ class LocalRedis:
         *,
         port: int | None = None,
         append_only: bool = False,
+        log: Path | None = None,
         start_deadline_s: float = 30.0,
     ) -> None:
         self.url = ""
         self._given = folder
         self._wanted_port = port
         self._append_only = append_only
+        self._given_log = log
         self._start_deadline_s = start_deadline_s
+        self._listen: _Listen | None = None
+        self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
         self._cleanup = contextlib.ExitStack()
@@ -73,20 +116,23 @@ class LocalRedis:
         """Start it and wait until it answers PING. Raises LocalRedisError."""
         if self._process is not None:
             raise LocalRedisError("this Redis is started already")
-        server = find_server()
         try:
-            folder = self._folder()
+            self._folder = self._open_folder()
             self._guard = Guard(STOP_S)
             self._cleanup.callback(self._guard.close)
-            tries = PORT_TRIES if self._wanted_port == 0 else 1
-            while not self._launch(server, folder):
-                tries -= 1
-                if tries == 0:
-                    raise LocalRedisError(f"{server} did not start: {_last_line(folder / 'redis.log')}")
+            self._launch()
         except BaseException:
             self.stop()
             raise
         return self
+
+    def restart(self) -> None:
+        """Start it again at the same address, after it has ended. Raises LocalRedisError."""
+        if self.pid is not None or self._guard is None:
+            raise LocalRedisError("only a Redis that was started and has ended can be restarted")
+        if self._process is not None:
+            self._end()
+        self._launch()
 
     def stop(self) -> None:
         """End it, letting it write what it holds. Safe to call twice."""
@@ -105,7 +151,12 @@ class LocalRedis:
     ) -> None:
         self.stop()
 
-    def _folder(self) -> Path:
+    @property
+    def log(self) -> Path:
+        """Where the server writes its log."""
+        return self._given_log.absolute() if self._given_log is not None else self._folder / "redis.log"
+
+    def _open_folder(self) -> Path:
         if self._given is None:
             folder = Path(tempfile.mkdtemp(prefix="corl-redis-"))
             self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -120,22 +171,30 @@ class LocalRedis:
         _lock(lock, folder)
         return folder
 
-    def _launch(self, server: str, folder: Path) -> bool:
+    def _launch(self) -> None:
+        server = find_server()
+        for _ in range(PORT_TRIES if self._wanted_port == 0 and self._listen is None else 1):
+            listen = self._listen or self._choose()
+            if self._serves(server, listen):
+                self._listen, self.url = listen, listen.url
+                return
+        raise LocalRedisError(f"{server} did not start: {_last_line(self.log)}")
+
+    def _choose(self) -> _Listen:
+        if self._wanted_port is not None:
+            return _Listen(("127.0.0.1", self._wanted_port or _free_port()), secrets.token_urlsafe(24))
+        path = self._folder / "redis.sock"
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+            short = tempfile.mkdtemp(prefix="corl-")
+            self._cleanup.callback(shutil.rmtree, short, ignore_errors=True)
+            path = Path(short) / "redis.sock"
+        return _Listen(str(path))
+
+    def _serves(self, server: str, listen: _Listen) -> bool:
         """One try. False if the server ended at once, as it does when its port is taken."""
-        address: str | tuple[str, int]
-        lines = [f"dir {_quoted(folder)}", f"logfile {_quoted(folder / 'redis.log')}", 'save ""', "daemonize no"]
+        lines = [f"dir {_quoted(self._folder)}", f"logfile {_quoted(self.log)}", 'save ""', "daemonize no"]
         lines += [f"appendonly {'yes' if self._append_only else 'no'}", "maxmemory-policy noeviction"]
-        password = ""
-        if self._wanted_port is None:
-            address = self._socket(folder)
-            self.url = f"unix://{quote(address)}"
-            lines += ["port 0", f"unixsocket {_quoted(address)}", "unixsocketperm 700"]
-        else:
-            port = self._wanted_port or _free_port()
-            password = secrets.token_urlsafe(24)
-            address = ("127.0.0.1", port)
-            self.url = f"redis://:{password}@127.0.0.1:{port}/0"
-            lines += [f"port {port}", "bind 127.0.0.1", f"requirepass {password}"]
+        lines += listen.settings()
         self._process = subprocess.Popen(
             [server, "-"],  # settings by standard input: a password on the command line could be read by anyone
             stdin=subprocess.PIPE,
@@ -150,23 +209,15 @@ class LocalRedis:
         with contextlib.suppress(BrokenPipeError), self._process.stdin as settings:
             settings.write("".join(f"{line}\n" for line in lines).encode())
         deadline = time.monotonic() + self._start_deadline_s
-        while not _answers(address, password):
+        while not listen.answers():
             if self._process.poll() is not None:
                 self._end()
                 return False
             if time.monotonic() > deadline:
                 self._end()
-                raise LocalRedisError(f"{server} does not answer after {self._start_deadline_s:g} s; see {folder}")
+                raise LocalRedisError(f"{server} does not answer after {self._start_deadline_s:g} s; see {self.log}")
             time.sleep(0.01)
         return True
-
-    def _socket(self, folder: Path) -> str:
-        path = folder / "redis.sock"
-        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-            short = tempfile.mkdtemp(prefix="corl-")
-            self._cleanup.callback(shutil.rmtree, short, ignore_errors=True)
-            path = Path(short) / "redis.sock"
-        return str(path)
 
     def _end(self) -> None:
         assert self._process is not None
@@ -229,24 +280,6 @@ def _free_port() -> int:
 def _quoted(value: str | Path) -> str:
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
-
-
-def _answers(address: str | tuple[str, int], password: str) -> bool:
-    """Whether a server answers PING there; one that is still loading its data does not yet."""
-    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-    auth = f"AUTH {password}\r\n" if password else ""
-    wanted = b"+OK\r\n+PONG\r\n" if password else b"+PONG\r\n"
-    with socket.socket(family, socket.SOCK_STREAM) as connection:
-        connection.settimeout(2.0)
-        try:
-            connection.connect(address)
-            connection.sendall(f"{auth}PING\r\n".encode())
-            answer = b""
-            while len(answer) < len(wanted) and (read := connection.recv(256)):
-                answer += read
-        except OSError:
-            return False
-    return answer == wanted
 
 
 def _last_line(log: Path) -> str:

@@ -136,7 +136,7 @@ trees = st.recursive(
 def test_what_is_dumped_is_read_with_a_line_for_every_entry(tree: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "f.yaml"
-        path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
+        path.write_text(yaml.safe_dump(tree, default_style='"'), encoding="utf-8")  # YAML 1.1 leaves 1e3 bare
         data, lines = read_yaml(path)
         count = len(path.read_text(encoding="utf-8").split("\n"))
     assert data == tree
@@ -308,6 +308,7 @@ WRONG = [
     ("name: pair", "redis: http://x", 1, "redis: must begin with redis:// or rediss:// or unix://"),
     ("name: pair", "redis: 'redis://'", 1, "redis: names no host"),
     ("  b: {model", "  B b: {model", 4, "members.B b: "),
+    ("  b: {model", "  logs: {model", 4, "members.logs: 'logs' is a folder of a run"),
     ("{model: org/model-b}", "{engine: vllm}", 4, "members.b.model: required (folder"),
     (
         "{model: org/model-b}",

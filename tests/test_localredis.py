@@ -97,6 +97,25 @@ def test_append_only_file_survives_a_kill(tmp_path: Path) -> None:
         assert redis.Redis.from_url(server.url).get("job") == b"1"
 
 
+@pytest.mark.parametrize("port", [None, 0])
+def test_restarted_at_the_same_address(tmp_path: Path, port: int | None) -> None:
+    folder = tmp_path / ("x" * 120)
+    with LocalRedis(folder, port=port, append_only=True, log=tmp_path / "here.log") as server:
+        client, url, pid = redis.Redis.from_url(server.url), server.url, server.pid
+        client.config_set("appendfsync", "always")
+        client.set("job", "1")
+        with pytest.raises(LocalRedisError, match="has ended"):
+            server.restart()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: server.pid is None, "it has ended")
+        server.restart()
+        assert server.url == url
+        assert server.pid not in (None, pid)
+        assert redis.Redis.from_url(url).get("job") == b"1"
+    assert (tmp_path / "here.log").is_file()
+
+
 def test_a_temporary_folder_leaves_nothing() -> None:
     with LocalRedis() as server:
         folder = Path(server.url.removeprefix("unix://")).parent
