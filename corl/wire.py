@@ -112,7 +112,7 @@ class Sampling(Request):
     """How completions are sampled. Full support (top_p 1, top_k 0) keeps the importance ratio unbiased."""
 
     max_tokens: int = Field(1024, ge=1)
-    temperature: float = Field(1.0, ge=0.0, le=10.0, description="0 is greedy and needs n = 1")
+    temperature: float = Field(1.0, ge=0.0, le=2.0, description="0 is greedy and needs n = 1")
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     top_k: int = Field(0, ge=0, description="0 is off")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import importlib.util
 import itertools
 import logging
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 
 TESTED = ((0, 32), (0, 34))  # from, to but not including
 PROBE = Sampling(max_tokens=1, temperature=0.0)
-MAX_SEED = 1 << 62
 GONE = "vLLM's engine process is gone; its log on stderr says why"
 WATCH_S = 0.2
 STOP_S = 3
@@ -210,21 +210,21 @@ class VLLMEngine:
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        parameters = SamplingParams(
-            n=n,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            max_tokens=sampling.max_tokens,
-            seed=seed % MAX_SEED if self._seeded else None,
-            stop_token_ids=self._eos,
-            logprobs=0,
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        stream = self._engine.generate(TokensPrompt(prompt_token_ids=ids), parameters, str(next(self._ids)))
         try:
+            parameters = SamplingParams(
+                n=n,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=sampling.max_tokens,
+                seed=_spread(seed) if self._seeded else None,
+                stop_token_ids=self._eos,
+                logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            stream = self._engine.generate(TokensPrompt(prompt_token_ids=ids), parameters, str(next(self._ids)))
             *_, output = [output async for output in stream]
         except VLLMClientError as error:
             raise PromptRejected(str(error)) from error
@@ -323,6 +323,12 @@ async def _verify(snapshot: Snapshot) -> None:
         await asyncio.to_thread(verify_digests, snapshot)
     except (SnapshotError, OSError) as error:
         raise WeightsRejected(str(error)) from error
+
+
+def _spread(seed: int) -> int:
+    """A seed of 62 bits far from that of any other request: vLLM gives sample i of a request the seed plus i, so that
+    two requests with neighbouring seeds would share all samples but one."""
+    return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:8], "little") >> 2
 
 
 def _on_cpu() -> bool:
