@@ -161,9 +161,10 @@ class VoteBook:
                 if not waiting:
                     del self._watched[key]
 
-    def nudge(self) -> None:
-        """A vote was filed by this process: look now."""
-        self._wake.set()
+    @property
+    def watched(self) -> int:
+        """Keys that somebody here waits for."""
+        return len(self._watched)
 
     async def close(self) -> None:
         if self._poller is not None:
