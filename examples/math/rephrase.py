@@ -2,10 +2,10 @@
 
     python examples/math/rephrase.py examples/math/same-family.yaml --endpoint http://127.0.0.1:8000/v1 --model NAME
 
-Asks any OpenAI-compatible endpoint (a `vllm serve`, say; key in OPENAI_API_KEY if it wants one) for a paraphrase of each
-training problem and appends it to `problems.rephrased.jsonl` beside the cohort file. Start it again and it goes on where
-it stopped. No answer is read. A rephrasing that loses a number of the original is dropped for the original text: a view
-must not change the problem.
+Asks any OpenAI-compatible endpoint (a `vllm serve`, say; key in OPENAI_API_KEY if it wants one) for a paraphrase of
+each training problem and appends it to `problems.rephrased.jsonl` beside the cohort file. Start it again and it goes on
+where it stopped. No answer is read. A rephrasing that loses a number of the original is dropped for the original text:
+a view must not change the problem.
 """
 
 from __future__ import annotations
