@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from corl.client.checks import (
     HighWater,
@@ -260,7 +262,12 @@ class Calls:
 
 
 def _body(model: BaseModel) -> bytes:
-    return model.model_dump_json().encode("utf-8")
+    try:
+        return model.model_dump_json().encode("utf-8")
+    except (PydanticSerializationError, UnicodeEncodeError):
+        # Half a surrogate pair, which a model's text may hold, has no UTF-8; it goes as U+FFFD.
+        text = json.dumps(model.model_dump(mode="python"), ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
 def _post(path: str, model: BaseModel, *, headers: dict[str, str] | None = None, lagging: bool = False) -> Request:

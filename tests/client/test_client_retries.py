@@ -230,6 +230,19 @@ def test_a_judge_stops_working_when_its_caller_leaves(client: Face) -> None:
         assert [request.json()["deadline_s"] for request in server.requests] == [20.0, 600.0]
 
 
+def test_text_that_has_no_utf8_is_sent_all_the_same(client: Face) -> None:
+    item = SCORES.items[1].model_copy(
+        update={"completions": ["half a pair: \ud83d", "a whole one: \U0001f600", "plain"]}
+    )
+    request = SCORES.model_copy(update={"items": [item]})
+    body = scores()
+    body["items"] = [{**body["items"][1], "answers": [None] * 3}]
+    with ScriptedServer([reply(200, body)]) as server:
+        client(server.url).scores(request)
+        sent = server.requests[0].json()["items"][0]["completions"]
+    assert sent == ["half a pair: \ufffd", "a whole one: \U0001f600", "plain"]
+
+
 def test_an_idempotency_key_stays_over_the_attempts(client: Face) -> None:
     from corl.wire import JobRequest
 
