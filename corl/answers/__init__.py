@@ -24,7 +24,7 @@ def extract(completion: str, task: str = "math", options: Options | None = None)
     """The answer a completion commits to, as written, or None when it commits to none.
 
     The last non-empty box after the last ``</think>``, else ``<answer>``, else what follows the last marker ("the
-    answer is", "####", "答案是"). For ``choice`` the declared letters. The last 20,000 characters are looked at.
+    answer is", "####", "答案是"). For ``choice`` the declared letters.
 
     Raises:
         ValueError: an unknown task, or malformed options.

@@ -10,7 +10,7 @@ from corl.answers.expressions import is_constant, node_key, try_parse
 from corl.answers.forms import EMPTY, Span, Typed, build, element, set_key, span_key, tuple_key
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token, spell
-from corl.answers.structure import enclosed, join_thousands, split, trim
+from corl.answers.structure import enclosed, split, trim
 
 __all__ = ["bracketed", "environment"]
 
@@ -35,7 +35,7 @@ def bracketed(tokens: list[Token], recurse: Recurse) -> Typed | None:
     inner = tokens[1:-1]
     if opener == "\\{" and closer == "\\}":
         return _braces(inner, recurse)
-    parts, commas = split(join_thousands(inner), _is_comma)
+    parts, commas = split(inner, _is_comma)
     if opener == "{":
         return _braces(inner, recurse) if commas or not inner else None
     if not commas:
@@ -72,7 +72,7 @@ def _braces(inner: list[Token], recurse: Recurse) -> Typed | None:
         if condition is not None and condition.relation and condition.spans is not None:
             return replace(condition, relation=False)
         return None
-    parts, _ = split(join_thousands(inner), _is_comma)
+    parts, _ = split(inner, _is_comma)
     if len(parts) > MAX_MEMBERS:
         return None
     members = [recurse(trim(part)) for part in parts if part]

@@ -40,7 +40,7 @@ _TOKEN: Final = re.compile(
 )
 _SPACING: Final = words(
     r"\, \; \: \! \quad \qquad \thinspace \enspace \hfill \par \newline \noindent \allowbreak \nobreak"
-) | {"\\ ", "\\\n"}
+) | {"\\ ", "\\\n", "\\(", "\\)", "\\[", "\\]"}
 _DROPPED: Final = words(
     "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle "
     "scriptstyle limits nolimits mathbf boldsymbol bm pmb mathit bf it rm cal boxed fbox ensuremath underline "

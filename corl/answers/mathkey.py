@@ -69,6 +69,9 @@ class _Typer:
             known = phrase(tokens)
             if known is not None:
                 return known
+            vector = self.angled(tokens)
+            if vector is not None:
+                return vector
             parts, joins = split(tokens, is_join)
             if joins:
                 whole = quantity_key(tokens) if len(tokens) < 20 else None  # "2 hours and 30 minutes"
@@ -94,9 +97,6 @@ class _Typer:
         if residue is not None and not any(map(is_relation, tokens)):
             return Typed(residue)
         if any(map(is_relation, tokens)):
-            vector = self.angled(tokens)
-            if vector is not None:
-                return vector
             if split(tokens, is_relation)[1]:
                 return relation(tokens, self.answer)
         parts, signs = split(tokens, self.is_set_sign)

@@ -178,7 +178,7 @@ def _headed_unit(number: AnswerKey, head: Sequence[Token], tail: Sequence[Token]
 
 
 def _has_letters(tokens: Sequence[Token]) -> bool:
-    return any(token.kind in ("letter", "word", "text") and token.text != "pi" for token in tokens)
+    return any(token.kind in ("letter", "word", "text", "fn") and token.text != "pi" for token in tokens)
 
 
 def _is_count(tokens: Sequence[Token]) -> bool:

@@ -18,7 +18,7 @@ from corl.answers.expressions import is_constant, is_value, try_parse
 from corl.answers.forms import INFINITE_HIGH, INFINITE_LOW, REALS, Span, Typed, build, remove_points, span_key, unite
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token, spell
-from corl.answers.structure import split
+from corl.answers.structure import split, trim
 
 __all__ = ["congruence", "is_relation", "name_of", "relation"]
 
@@ -40,6 +40,7 @@ def is_relation(token: Token) -> bool:
 def relation(tokens: list[Token], recurse: Recurse) -> Typed | None:
     """The typed form of tokens with relation signs at the top level; None for what has no normal form."""
     sides, signs = split(tokens, is_relation)
+    sides = [trim(side) for side in sides]
     kinds = {sign.text for sign in signs}
     if "~=" in kinds:
         return _approximate(sides, signs, recurse)

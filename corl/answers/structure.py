@@ -11,7 +11,7 @@ from corl.answers.vocabulary import words
 __all__ = ["enclosed", "is_join", "join_thousands", "split", "trim"]
 
 _LEADING: Final = words("about approximately approx around roughly exactly nearly is are equals")
-_EDGE: Final = words(". , ; :")
+_EDGE: Final = words(r". , ; : \\")
 
 
 def _step(token: Token) -> int:
@@ -75,7 +75,9 @@ def trim(tokens: list[Token]) -> list[Token]:
 
 
 def _closes_nothing(last: Token) -> bool:
-    return (last.kind == "sep" and last.text in _EDGE) or (last.kind == "op" and last.text in ("?", "*", '"', "'", "\\"))
+    return (last.kind == "sep" and last.text in _EDGE) or (
+        last.kind == "op" and last.text in ("?", "*", '"', "'", "\\")
+    )
 
 
 def _opens_nothing(first: Token, *, alone: bool) -> bool:

@@ -21,6 +21,7 @@ __all__ = ["Node", "NotMath", "parse_expression"]
 Node = tuple[Any, ...]
 
 MAX_DEPTH: Final = 60
+MAX_WORD: Final = 24  # letters; longer runs are words
 _FRACTIONS: Final = frozenset({"frac", "dfrac", "tfrac", "cfrac", "sfrac", "nicefrac"})
 _BINOMIALS: Final = frozenset({"binom", "dbinom", "tbinom"})
 _ACCENTS: Final = frozenset({"overline", "bar", "tilde", "widetilde", "dot", "ddot", "mathring", "check", "breve"})
@@ -33,7 +34,7 @@ _NAMES: Final = words("alpha beta gamma delta epsilon theta lambda sigma omega p
 _INFINITIES: Final = frozenset({"infinity", "infty", "inf", "oo"})
 _SMALL_WORDS: Final = words(
     "yes no not and or the all any one two six ten odd even none true max min day red sum box old new is if of to in "
-    "at by as on am pm an it we so up"
+    "at by as on am pm an it we so up dne"
 )
 _INSIDE: Final = re.compile("arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi")
 _VOWELS: Final = frozenset("aeiouAEIOU")
@@ -52,7 +53,7 @@ def parse_expression(tokens: list[Token]) -> Node:
         TooHard: nested more than :data:`MAX_DEPTH` deep, or a literal past the limits.
     """
     parser = _Parser(tokens)
-    node = parser.sum()
+    node = parser.whole()
     if parser.at < len(parser.tokens):
         raise NotMath(parser.tokens[parser.at].text)
     return node
@@ -62,7 +63,11 @@ def letters(word: str) -> list[str]:
     """A letter run as symbols and function names, or NotMath for what reads as a plain word."""
     if word in _NAMES:
         return [word]
-    if word.lower() in _SMALL_WORDS:
+    if (
+        len(word) > MAX_WORD
+        or word.lower() in _SMALL_WORDS
+        or (len(word) > 2 and word.istitle() and _VOWELS & set(word))
+    ):
         raise NotMath(word)
     parts: list[str] = []
     at = 0
@@ -117,6 +122,15 @@ class _Parser:
             raise TooHard("depth")
 
     # -- grammar -----------------------------------------------------------------------------------------------
+
+    def whole(self) -> Node:
+        r"""All of a group: a sum, or two with TeX's ``\over`` or ``\choose`` between them."""
+        node = self.sum()
+        if self.accept("cmd", "over"):
+            return ("/", node, self.sum())
+        if self.accept("cmd", "choose"):
+            return ("binom", node, self.sum())
+        return node
 
     def sum(self) -> Node:
         self.enter()
@@ -322,11 +336,7 @@ class _Parser:
         if closer is None:
             raise NotMath(opener)
         bars, self.bars = self.bars, 0
-        inner = self.sum()
-        for name in ("over", "choose"):
-            if self.accept("cmd", name):
-                below = self.sum()
-                inner = ("/", inner, below) if name == "over" else ("binom", inner, below)
+        inner = self.whole()
         self.bars = bars
         self.expect("close", closer)
         return ("f", opener, inner) if opener == closer else inner
