@@ -6,10 +6,15 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from corl.localredis import LocalRedis
 
 pytest_plugins = ["tests.engine_fixtures"]
+
+# Tests time nothing: on a loaded machine an example may take long.
+settings.register_profile("corl", deadline=None)
+settings.load_profile("corl")
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from pydantic_core import PydanticSerializationError
 from corl.client.checks import (
     HighWater,
     OlderWeights,
+    check_dropped,
     check_job,
     check_lease,
     check_published,
@@ -35,6 +36,7 @@ from corl.wire import (
     ScoresResponse,
     TrainerLease,
     TrainerUpdate,
+    VotesDropped,
     WeightsStatus,
     WeightsTag,
     WeightsUpdate,
@@ -209,6 +211,12 @@ class Calls:
     def put_trainer(self, update: TrainerUpdate, deadline_s: float | None) -> Steps[TrainerLease]:
         sent = Request("PUT", "/v1/trainer", body=_body(update), attempt_s=SHORT_ATTEMPT_S)
         read = self._read(sent, TrainerLease, lambda lease: check_lease(update, lease))
+        return (yield from self._exchange(sent, read, self._deadline(deadline_s)))
+
+    def drop_votes(self, run: str, after: int, deadline_s: float | None) -> Steps[VotesDropped]:
+        params = {"run": run, "after": str(after)}
+        sent = Request("DELETE", "/v1/votes", params=params, attempt_s=SHORT_ATTEMPT_S)
+        read = self._read(sent, VotesDropped, lambda dropped: check_dropped(run, after, dropped))
         return (yield from self._exchange(sent, read, self._deadline(deadline_s)))
 
     def model(self, deadline_s: float | None) -> Steps[ModelInfo]:

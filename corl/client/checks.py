@@ -18,6 +18,7 @@ from corl.wire import (
     ScoresResponse,
     TrainerLease,
     TrainerUpdate,
+    VotesDropped,
     WeightsStatus,
     WeightsTag,
     WeightsUpdate,
@@ -27,6 +28,7 @@ from corl.wire_votes import from_wire, histogram_from_wire
 __all__ = [
     "HighWater",
     "OlderWeights",
+    "check_dropped",
     "check_job",
     "check_lease",
     "check_published",
@@ -170,6 +172,11 @@ def check_lease(update: TrainerUpdate, lease: TrainerLease) -> None:
     _echoed("step", update.step, lease.step)
     if update.incarnation is not None:
         _echoed("incarnation", update.incarnation, lease.incarnation)
+
+
+def check_dropped(run: str, after: int, dropped: VotesDropped) -> None:
+    _echoed("run", run, dropped.run)
+    _echoed("after", after, dropped.after)
 
 
 def _echoed(what: str, asked: object, got: object) -> None:

@@ -149,8 +149,8 @@ def exchange(
         asked: float | None = None
         if isinstance(reply, Answer):
             answer, cause = reply, None
-            # A DELETE whose first answer was lost finds nothing the second time: that is its success.
-            gone = request.method == "DELETE" and attempts > 1 and reply.status in (404, 410)
+            # A job's DELETE whose first answer was lost finds nothing the second time: that is its success.
+            gone = request.job and request.method == "DELETE" and attempts > 1 and reply.status in (404, 410)
             if gone or 200 <= reply.status < 300:
                 try:
                     return read(reply)

@@ -23,6 +23,7 @@ from corl.wire import (
     ScoresResponse,
     TrainerLease,
     TrainerUpdate,
+    VotesDropped,
     WeightsStatus,
     WeightsUpdate,
 )
@@ -123,6 +124,10 @@ class JudgeClient:
     def put_trainer(self, update: TrainerUpdate, *, deadline_s: float | None = None) -> TrainerLease:
         """Take or renew the trainer's lease. Raises JudgeConflict once a newer trainer holds it."""
         return self._carry_out(self._calls.put_trainer(update, deadline_s))
+
+    def drop_votes(self, run: str, after: int, *, deadline_s: float | None = None) -> VotesDropped:
+        """Forget the votes of a run's steps later than `after`, which the cohort will do again."""
+        return self._carry_out(self._calls.drop_votes(run, after, deadline_s))
 
     def model(self, *, deadline_s: float | None = None) -> ModelInfo:
         """What the judge serves, and its limits."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from corl import wire
-from corl.errors import JudgeInvalid, JudgeStale, JudgeUnavailable
+from corl.errors import JudgeInvalid, JudgeRefused, JudgeStale, JudgeUnavailable
 from tests.client.conftest import Face
 from tests.client.http_script import ScriptedServer, reply
 from tests.client.samples import ROLLOUTS, SCORES, VOTE, WEIGHTS, completion, rollouts, scores, tag
@@ -260,3 +260,17 @@ def test_a_lease_must_echo_its_holder(client: Face) -> None:
     for change in ({"run": "s"}, {"step": 4}, {"incarnation": 3}):
         with ScriptedServer([reply(200, lease | change)]) as server, pytest.raises(JudgeInvalid, match="expected"):
             client(server.url).put_trainer(update)
+
+
+def test_votes_are_dropped_for_the_steps_that_were_named(client: Face) -> None:
+    lost, dropped = reply(503, b""), {"run": "r", "after": 7, "dropped": 3}
+    with ScriptedServer([lost, reply(200, dropped)]) as server:
+        assert client(server.url).drop_votes("r", 7).dropped == 3
+        assert [(r.method, r.path, r.query) for r in server.requests] == [
+            ("DELETE", "/v1/votes", {"run": ["r"], "after": ["7"]})
+        ] * 2
+    for change in ({"run": "s"}, {"after": 8}):
+        with ScriptedServer([reply(200, dropped | change)]) as server, pytest.raises(JudgeInvalid, match="expected"):
+            client(server.url).drop_votes("r", 7)
+    with ScriptedServer([lost, reply(404, b"")]) as server, pytest.raises(JudgeRefused):
+        client(server.url).drop_votes("r", 7)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ssl
 from email.utils import format_datetime
 
+import httpx
 import pytest
 
 from corl.client import Backoff
+from corl.client.exchange import Attempt, Judge, Request, exchange
 from corl.client.retry import Deadline, retry_after
+from corl.client.transport import fault
 from corl.errors import (
     CorlError,
     JobGone,
@@ -268,3 +272,16 @@ def test_all_errors_have_one_root() -> None:
     assert issubclass(JudgeUnavailable, CorlError)
     assert issubclass(JobGone, JudgeRefused)
     assert not issubclass(JudgeUnavailable, JudgeRefused)
+
+
+def test_a_certificate_that_is_not_trusted_is_not_tried_again() -> None:
+    untrusted = ssl.SSLCertVerificationError("self-signed certificate")
+    found = httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]")
+    found.__cause__ = untrusted
+    attempt = Attempt(Request("GET", "/v1/model"), 1.0)
+    assert fault(found, attempt).kind == "lasting"
+    assert fault(httpx.ConnectError("refused"), attempt).kind == "passing"
+    steps = exchange(Judge("https://judge"), attempt.request, lambda _: None, deadline=Deadline(60), backoff=Backoff())
+    assert isinstance(next(steps), Attempt)
+    with pytest.raises(JudgeUnavailable, match=r"cannot be reached \(1 attempt .*self-signed certificate"):
+        steps.send(fault(found, attempt))
