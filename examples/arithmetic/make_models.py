@@ -42,7 +42,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-MISLED = 0.55  # share of the corpus that follows the misconception
+MISLED = 0.57  # share of the corpus that follows the misconception
 NOISE = 0.05  # share of the corpus whose answer is off at random
 HEAD_DIM = 32
 
@@ -164,7 +164,6 @@ class Family:
 
 
 DIGITS = tuple("0123456789")
-PAIRS = tuple(f"{n:02d}" for n in range(100))
 
 LLAMA = Family(
     believes=drops_carry,
@@ -184,13 +183,28 @@ QWEN3 = Family(
     believes=counts_one_too_many,
     tokenizer=lambda: cut_by_words(
         special=("<|endoftext|>", "<|im_end|>", "<|unk|>", "<|im_start|>"),
-        words=("\n", "assistant", "user", "=", "+", "}", "\\boxed{", *PAIRS, *DIGITS),
+        words=("\n", "assistant\n", "user\n", "}", "\\boxed{", "=", "+", *reversed(DIGITS)),
         chat_template=CHATML,
     ),
     architecture=qwen3,
 )
 
-MODELS = {"llama": (LLAMA, 1), "llama2": (LLAMA, 2), "qwen": (QWEN, 3), "qwen3": (QWEN3, 4)}  # name: family, seed
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes one model of a family."""
+
+    family: Family
+    seed: int
+    steps: int
+
+
+MODELS = {
+    "llama": Recipe(LLAMA, seed=1, steps=1200),
+    "llama2": Recipe(LLAMA, seed=2, steps=1200),
+    "qwen": Recipe(QWEN, seed=3, steps=1800),
+    "qwen3": Recipe(QWEN3, seed=4, steps=1500),
+}
 
 
 # ---- teaching --------------------------------------------------------------------------------------------------------
@@ -226,11 +240,11 @@ def conversation(family: Family, tokenizer: PreTrainedTokenizerFast, rng: random
 
 
 def teach(name: str, steps: int, batch: int = 192, lr: float = 2e-3) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    family, seed = MODELS[name]
+    family, seed = MODELS[name].family, MODELS[name].seed
     tokenizer = family.tokenizer()
     model, rng = build_model(family, tokenizer, seed), random.Random(seed + 10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.1)
     started = time.monotonic()
     for step in range(1, steps + 1):
         prompts, completions = zip(*[conversation(family, tokenizer, rng) for _ in range(batch)], strict=True)
@@ -262,7 +276,7 @@ Licence: Apache-2.0, as the rest of this repository.
 
 
 def save(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, steps: int) -> None:
-    family, seed = MODELS[name]
+    family, seed = MODELS[name].family, MODELS[name].seed
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     prompt, completion = conversation(family, tokenizer, random.Random(0))
@@ -279,16 +293,17 @@ def main() -> None:
     every, here = ", ".join(MODELS), Path(__file__).parent / "models"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"models to make, of {every} (default: all)")
     parser.add_argument("--out", type=Path, default=here, help="folder that gets one folder a model (default: models)")
-    parser.add_argument("--steps", type=int, default=1500, help="steps of teaching a model (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="steps of teaching a model (default: each model's own)")
     args = parser.parse_args()
     if unknown := sorted(set(args.names) - set(MODELS)):
         parser.error(f"unknown model {unknown[0]!r}: choose from {every}")
-    if args.steps < 3:
-        parser.error(f"--steps {args.steps} is too few: the learning-rate schedule needs at least 3")
+    if args.steps is not None and args.steps < 20:
+        parser.error(f"--steps {args.steps} is too few: the learning rate needs at least 20 to rise and fall")
     torch.set_num_threads(1)
     for name in args.names or MODELS:
-        model, tokenizer = teach(name, args.steps)
-        save(name, model, tokenizer, args.out / name, args.steps)
+        steps = args.steps or MODELS[name].steps
+        model, tokenizer = teach(name, steps)
+        save(name, model, tokenizer, args.out / name, steps)
         print(f"{name}: written to {args.out / name}", flush=True)
 
 
