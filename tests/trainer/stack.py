@@ -1,4 +1,4 @@
-"""Real judges for trainer tests: in a thread of this process where that is enough, as processes where they are killed."""
+"""What trainer tests start: real judges in a thread of this process, and trainers as processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-
-from corl.client import JudgeClient
-from corl.cohort import Cohort, load_cohort
 from corl_judge.app import create_app
 from corl_judge.engines.base import Engine
 from corl_judge.settings import Settings
 from corl_trainer.settings import TrainerSettings
+
+from corl.client import JudgeClient
+from corl.cohort import Cohort, load_cohort
 
 __all__ = ["EXAMPLE", "MODELS", "cohort", "free_port", "serving", "settings", "trainer_process", "wait_for"]
 
@@ -82,11 +82,11 @@ def serving(judge: Settings, engine: Engine) -> Iterator[str]:
 
 @contextmanager
 def trainer_process(arguments: Sequence[str | Path], log: Path, ranks: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """`python -m corl_trainer ARGUMENTS`, under torchrun if there are several ranks; killed at the end if still alive."""
+    """`python -m corl_trainer ARGUMENTS`, under torchrun if there are several ranks; killed at the end."""
     command = [sys.executable, "-m"]
     if ranks > 1:
         command += ["torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(free_port()), "-m"]
-    command += ["corl_trainer", *map(str, arguments)]
+    command += ["corl_trainer", "--", *map(str, arguments)]
     with log.open("ab") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=os.environ | ENVIRONMENT, start_new_session=True

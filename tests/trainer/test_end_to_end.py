@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from corl_trainer.member import train_member
 from corl_trainer.runlog import read_run
-from corl_trainer.stops import ExitCode
 
 from tests.trainer.stack import cohort, settings
 

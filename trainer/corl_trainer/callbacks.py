@@ -5,24 +5,20 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from corl_trainer.checkpoints import Checkpoints
-from corl_trainer.evaluate import Accuracy
-from corl_trainer.lease import TrainerLease
-from corl_trainer.metrics import StepMetrics, progress_line
+from corl_trainer.main_rank import MainRank
+from corl_trainer.metrics import progress_line
 from corl_trainer.ranks import any_rank, main_does
-from corl_trainer.runlog import RunLog
 from corl_trainer.stops import ExitCode, StoppedNow
 
 if TYPE_CHECKING:
     from corl_trainer.grpo import MemberTrainer
 
-__all__ = ["MainRank", "StepCallback", "StopRequest"]
+__all__ = ["StepCallback", "StopRequest"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,17 +50,6 @@ class StopRequest:
         print("stopping after this step; a second signal stops at once", file=sys.stderr, flush=True)
 
 
-@dataclass
-class MainRank:
-    """What only the main rank has; on the other ranks there is none of it."""
-
-    lease: TrainerLease
-    log: RunLog
-    metrics: StepMetrics
-    evaluate: Callable[[int], Accuracy] | None
-    withdraw: Callable[[], None]
-
-
 class StepCallback(TrainerCallback):  # type: ignore[misc]
     """`trainer` is set once it is built."""
 
@@ -94,8 +79,6 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """The weights of this step are served before anything is asked of them."""
-        if self._main:
-            self._main.log.write("start", state.global_step, incarnation=self._incarnation, steps=self._steps)
         self.trainer.push_weights()
         if self._due(state.global_step):
             self._evaluate(state, control)
@@ -129,14 +112,15 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
         record = {name: value for name, value in logs.items() if not name.startswith("seconds/")}
         main.log.write("step", step, incarnation=self._incarnation, seconds=self._seconds, **record)
         print(progress_line(self._member, step, self._steps, main.metrics.values, self._seconds), flush=True)
-        for sign in main.metrics.signs:
-            logger.warning("%s step %d: %s", self._member, step, sign)
-            main.log.write("warning", step, message=sign)
+        for sign in main.signs(step, record):
+            logger.warning("%s step %d: %s", self._member, step, sign.message)
+            main.log.write("warning", step, sign=sign.kind, value=sign.value, message=sign.message)
 
     def _beat(self, step: int) -> None:
         assert self._main is not None
-        self._main.lease.check()
-        self._main.lease.advance(step)
+        lease = self._main.services.lease
+        lease.check()
+        lease.advance(step)
 
     def _due(self, step: int) -> bool:
         if not self._evaluates:
@@ -155,7 +139,6 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
     def _accuracy(self, step: int) -> float:
         main = self._main
         assert main is not None
-        assert main.evaluate is not None
         found = main.evaluate(step)
         values = found.metrics()
         main.log.write("eval", step, problems=found.problems, samples=found.samples, **values)

@@ -34,10 +34,15 @@ class Best:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """`<root>/checkpoint-N`, and `<root>/best.json`. Keeps the last `keep` and the best."""
+    """`<root>/checkpoint-N`, and `<root>/best.json`.
+
+    Regular ones are those of every `every` steps. Kept are the last `keep` regular ones, which a cohort that is resumed
+    together has in common, the newest of all, and the best.
+    """
 
     root: Path
     keep: int = 3
+    every: int = 1
 
     def folder(self, step: int) -> Path:
         return self.root / f"checkpoint-{step}"
@@ -57,7 +62,9 @@ class Checkpoints:
 
     def prune(self) -> None:
         best = self.best()
-        kept = {*self.steps()[-self.keep :], *([best.step] if best else [])}
+        whole = self.steps()
+        regular = [step for step in whole if step % self.every == 0]
+        kept = {*regular[-self.keep :], *whole[-1:], *([best.step] if best else [])}
         for step, folder in self._folders():
             if step not in kept and (folder / MARKER).is_file():
                 _remove(folder)

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from corl.client import JudgeClient
-from corl.errors import JudgeConflict, JudgeError
+from corl.errors import JudgeConflict, JudgeDenied, JudgeError
 from corl.wire import ModelInfo
 from corl_trainer.lease import TrainerLease
 from corl_trainer.publish import newest_incarnation
 from corl_trainer.settings import TrainerSettings
-from corl_trainer.stops import ServiceGone
+from corl_trainer.stops import ServiceGone, SettingsError
 
 __all__ = ["Services", "connect", "service_errors"]
 
@@ -70,5 +70,7 @@ def service_errors(lease: TrainerLease) -> Iterator[None]:
     except JudgeConflict as error:
         lease.confirm()
         raise ServiceGone(str(error)) from error
+    except JudgeDenied as error:
+        raise SettingsError(f"{error}: set CORL_API_KEY to the judges' key") from error
     except JudgeError as error:
         raise ServiceGone(str(error)) from error

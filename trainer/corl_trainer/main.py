@@ -48,7 +48,7 @@ def train(
     """Train one member: rollouts from its own judge, rewards from its teachers' judges, weights back to its own.
 
     Goes on from the last whole checkpoint of the run, if there is one. Several processes: `torchrun --nproc-per-node 2
-    -m corl_trainer ...` or `accelerate launch -m corl_trainer ...` with the same arguments.
+    -m corl_trainer -- ...` or `accelerate launch -m corl_trainer -- ...` with the same arguments (mind the `--`).
 
     Exit codes: 0 done; 1 unexpected error; 2 wrong input; 3 stopped on request (SIGTERM, Ctrl-C), checkpointed; 4 a
     service stayed away, checkpointed; 5 a newer trainer of this member took over.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
+from corl.diversity import concentration
 from corl.votes import Vote, attach
 from corl.wire import ProblemRollouts
 from corl_trainer.runlog import RunLog
@@ -14,6 +15,8 @@ from corl_trainer.sources import StepBatch, Verdicts
 
 __all__ = ["StepMetrics", "progress_line", "step_metrics"]
 
+MIN_PROBLEMS = 4
+"""Of two or three problems one answer may well be the right one to most."""
 STATUSES = ("ok", "tie", "weak", "none")
 
 
@@ -22,8 +25,9 @@ def step_metrics(batch: StepBatch, verdicts: Verdicts, own: list[Vote]) -> dict[
 
     `reward/*` over labeled completions; `votes/labeled` the share of problems with a reward; `votes/agreement` the
     share of problems labeled by both on which the own vote is the label; `votes/label_share` and `votes/own_share` the
-    mean share of the winner; `votes/fresh` how many votes a teacher had to sample for us; `rollouts/lag` updates that
-    the sampling weights were behind; `rollouts/answered` and `rollouts/truncated` shares of completions.
+    mean share of the winner; `votes/concentration` the share of the most frequent own vote; `votes/fresh` how many
+    votes a teacher had to sample for us; `rollouts/lag` updates that the sampling weights were behind;
+    `rollouts/answered` and `rollouts/truncated` shares of completions.
     """
     given = [reward for rewards in verdicts.rewards if rewards is not None for reward in rewards]
     spreads = [stdev(rewards) for rewards in verdicts.rewards if rewards is not None and len(rewards) > 1]
@@ -44,6 +48,7 @@ def step_metrics(batch: StepBatch, verdicts: Verdicts, own: list[Vote]) -> dict[
         "votes/own_share": _mean(vote.share for vote in own if vote.parsed),
         "votes/own_labeled": fmean(vote.labeled for vote in own),
         "votes/fresh": float(verdicts.fresh),
+        "votes/concentration": concentration([vote.key for vote in own]) if len(own) >= MIN_PROBLEMS else None,
         "rollouts/answered": fmean(completion.answer is not None for completion in completions),
         "rollouts/truncated": fmean(completion.finish_reason == "length" for completion in completions),
         "rollouts/tokens": fmean(len(completion.token_ids) for completion in completions),
@@ -82,15 +87,12 @@ class StepMetrics:
     samples_every: int | None
     question: Callable[[str], str]
     values: dict[str, float] = field(default_factory=dict)
-    collapse: Callable[[StepBatch, list[Vote], Verdicts], Iterable[str]] = lambda *_: ()
-    signs: list[str] = field(default_factory=list)
 
     def observe(self, batch: StepBatch, verdicts: Verdicts) -> None:
         own = [self.own_vote(batch, problem) for problem in batch.problems]
         self.values = step_metrics(batch, verdicts, own)
         if self.accuracy and "reward/mean" in self.values:
             self.values["accuracy"] = self.values["reward/mean"]
-        self.signs = list(self.collapse(batch, own, verdicts))
         if self.samples is not None and self.samples_every and batch.step % self.samples_every == 0:
             self._write_samples(self.samples, batch, verdicts, own)
 

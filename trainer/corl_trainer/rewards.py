@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corl_trainer.phases import Phases
-from corl_trainer.ranks import main_does
+from corl_trainer.ranks import Ranks, main_does
 from corl_trainer.sources import StepBatch, Verdicts
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 __all__ = ["IntrinsicReward", "QuietUnlabeled", "VoteReward"]
 
@@ -27,24 +24,23 @@ class VoteReward:
         self,
         name: str,
         finish: Callable[[StepBatch], Verdicts],
-        accelerator: Callable[[], Accelerator],
+        ranks: Ranks,
         batch: Callable[[], StepBatch],
         observe: Callable[[StepBatch, Verdicts], None],
         phases: Phases,
     ) -> None:
         self.__name__ = name  # TRL names the metric after it
         self._verdicts = finish
-        self._accelerator = accelerator
+        self._ranks = ranks
         self._batch = batch
         self._observe = observe
         self._phases = phases
 
     def __call__(self, completion_ids: Sequence[list[int]], problem_id: Sequence[str], **_: Any) -> list[float | None]:
-        accelerator = self._accelerator()
         with self._phases.measure("scores"):
-            problems, given = main_does(accelerator, self._finish)
-        n = len(problem_id) * accelerator.num_processes // len(problems)
-        first = accelerator.process_index * len(problem_id)
+            problems, given = main_does(self._ranks, self._finish)
+        n = len(problem_id) * self._ranks.num_processes // len(problems)
+        first = self._ranks.process_index * len(problem_id)
         flat: list[float | None] = []
         for place in range(first, first + len(problem_id)):
             group, sample = divmod(place, n)
@@ -71,13 +67,13 @@ class IntrinsicReward:
         self,
         name: str,
         values: Callable[[], list[float]],
-        accelerator: Callable[[], Accelerator],
+        ranks: Ranks,
         batch: Callable[[], StepBatch],
         observe: Callable[[StepBatch, Verdicts], None],
     ) -> None:
         self.__name__ = name
         self._values = values
-        self._accelerator = accelerator
+        self._ranks = ranks
         self._batch = batch
         self._observe = observe
 
@@ -87,9 +83,8 @@ class IntrinsicReward:
         values = list(self._values())
         if len(values) != len(completion_ids):
             raise RuntimeError(f"{len(values)} intrinsic rewards for {len(completion_ids)} completions")
-        accelerator = self._accelerator()
-        everything = gather_object(values) if accelerator.num_processes > 1 else values
-        main_does(accelerator, lambda: self._tell(everything))
+        everything = gather_object(values) if self._ranks.num_processes > 1 else values
+        main_does(self._ranks, lambda: self._tell(everything))
         return list(values)
 
     def _tell(self, values: list[float]) -> None:

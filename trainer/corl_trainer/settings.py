@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from corl.cohort import Cohort, Member, RewardSource, TrainingSettings
+from corl.cohort import Cohort, RewardSource, TrainingSettings
 from corl_trainer.stops import SettingsError
 
 if TYPE_CHECKING:
     from corl_trainer.trl_import import GRPOConfig
 
-__all__ = ["TrainerSettings", "grpo_arguments", "grpo_config", "training_settings"]
+__all__ = ["TrainerSettings", "grpo_arguments", "grpo_config"]
 
 ELSEWHERE = {
     "bf16": "training.dtype: bfloat16",
@@ -111,7 +109,7 @@ class TrainerSettings:
                     f"the address of judge {needed!r} is not known: "
                     f"set members.{needed}.url or pass --judge {needed}=URL"
                 )
-        training = training_settings(cohort.training, cohort.members[member], f"members.{member}.training")
+        training = cohort.training_for(member)
         if cohort.vote.wait_s >= training.service_deadline_s:
             raise SettingsError(
                 f"vote.wait_s is {cohort.vote.wait_s:g} s and training.service_deadline_s "
@@ -158,17 +156,6 @@ class TrainerSettings:
         return f"corl train --member {self.member} {path} --run {self.run} --run-dir {self.run_dir}"
 
 
-def training_settings(common: TrainingSettings, member: Member, where: str) -> TrainingSettings:
-    """The cohort's `training` with the member's overrides on top. Raises SettingsError."""
-    merged = common.model_dump(exclude_unset=True) | member.training
-    try:
-        return TrainingSettings.model_validate(merged)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"{where}.{name}: {first['msg']} (it is {first['input']!r})") from error
-
-
 def grpo_arguments(settings: TrainerSettings, *, world_size: int, on_cpu: bool, fields: set[str]) -> dict[str, Any]:
     """Keyword arguments for GRPOConfig, whose field names are `fields`. Raises SettingsError."""
     training, rollouts = settings.training, settings.cohort.rollouts
@@ -176,6 +163,7 @@ def grpo_arguments(settings: TrainerSettings, *, world_size: int, on_cpu: bool, 
     _check_fields(given, fields)
     micro, accumulation = _split(settings.completions_per_step, world_size, on_cpu, given)
     arguments: dict[str, Any] = {
+        "ddp_find_unused_parameters": False,
         "disable_tqdm": True,
         "gradient_checkpointing": not on_cpu,
         "dataloader_pin_memory": not on_cpu,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from corl.errors import JudgeError
+from corl.errors import JudgeDenied, JudgeError
 from corl.wire import (
     Limits,
     Options,
@@ -87,6 +87,8 @@ class Teacher:
     def _ask(self, step: int, request: ScoresRequest, end: float) -> ScoresResponse:
         try:
             return self.judge.scores(request, deadline_s=max(1.0, end - time.monotonic()))
+        except JudgeDenied:
+            raise
         except JudgeError as error:
             raise ServiceGone(f"teacher {self.name!r}, scores of step {step}: {error}") from error
 
