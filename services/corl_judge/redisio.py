@@ -95,6 +95,7 @@ async def check_redis(redis: Redis, url: str, *, deadline_s: float = 30.0) -> No
     shown = hide_password(url)
     deadline = time.monotonic() + deadline_s
     delay = 0.05
+    cause = "no answer"
     while True:
         left = deadline - time.monotonic()
         try:
@@ -104,10 +105,10 @@ async def check_redis(redis: Redis, url: str, *, deadline_s: float = 30.0) -> No
         except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
             raise RedisUnavailable(f"Redis at {shown} refused the login ({error}): check user and password") from error
         except (RedisError, OSError, TimeoutError) as error:
+            cause = str(error) or cause  # the deadline's own TimeoutError says nothing
             if left - delay <= 0:
                 raise RedisUnavailable(
-                    f"Redis at {shown} did not answer within {deadline_s:g} s ({str(error) or type(error).__name__}): "
-                    "start it, or correct the URL"
+                    f"Redis at {shown} did not answer within {deadline_s:g} s ({cause}): start it, or correct the URL"
                 ) from error
             log.info("waiting for Redis at %s: %s", shown, error)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
