@@ -15,7 +15,7 @@ import yaml
 from corl.errors import CohortError
 from corl.faults import Fault
 
-__all__ = ["Lines", "read_yaml"]
+__all__ = ["Lines", "dump_yaml", "read_yaml"]
 
 Lines = dict[tuple[str | int, ...], int]
 """From a path of keys and indexes to the line, from 1, where that entry begins."""
@@ -39,9 +39,14 @@ class _Loader(yaml.SafeLoader):
         return int(text, 16) if text.lower().startswith("0x") else int(text)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes what either version of YAML would take for something else than text."""
+
+
 _Loader.yaml_implicit_resolvers = {}  # none of YAML 1.1's
 for _tag, _pattern, _first in CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
+    _Dumper.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
@@ -70,6 +75,11 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     if not isinstance(data, dict):
         raise CohortError(Fault("holds no mapping: a cohort file begins with `members:`", file=str(path), line=1))
     return data, lines
+
+
+def dump_yaml(data: dict[str, Any]) -> str:
+    """Text that `read_yaml` reads back as it is."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
 def _walk(file: str, node: yaml.Node, at: tuple[str | int, ...], lines: Lines, above: frozenset[int]) -> None:

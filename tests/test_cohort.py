@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from corl.cohort import Cohort, CohortError, Member, Problems, ProblemSource, load_cohort, load_problems
 from corl.errors import CorlError
 from corl.presets import preset
-from corl.yaml_lines import read_yaml
+from corl.yaml_lines import dump_yaml, read_yaml
 
 PAIR = """\
 name: pair
@@ -125,7 +125,8 @@ def test_anchors_and_merges(write: Write) -> None:
     assert ":4: members.b.engin: unknown key" in refused(write(text.replace("engine:", "engin:")))
 
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+words = st.sampled_from(["1e3", "0x1F", "on", "no", "1:30", "~", "", "null", "2024-01-01", "<<", "\x85", "a: b", "- c"])
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20) | words
 keys = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8).filter(lambda key: key != "<<")
 trees = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=12
@@ -136,7 +137,7 @@ trees = st.recursive(
 def test_what_is_dumped_is_read_with_a_line_for_every_entry(tree: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "f.yaml"
-        path.write_text(yaml.safe_dump(tree, default_style='"'), encoding="utf-8")  # YAML 1.1 leaves 1e3 bare
+        path.write_text(dump_yaml(tree), encoding="utf-8")
         data, lines = read_yaml(path)
         count = len(path.read_text(encoding="utf-8").split("\n"))
     assert data == tree
