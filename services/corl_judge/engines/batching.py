@@ -115,6 +115,11 @@ class Batcher:
     def busy(self) -> bool:
         return bool(self._waiting or self._rows)
 
+    @property
+    def held(self) -> int:
+        """Columns of keys and values of all rows, padding included."""
+        return len(self._rows) * self._columns
+
     def fail_all(self, error: BaseException) -> None:
         for job in [*self._waiting, *(row.job for row in self._rows)]:
             job.end(error)

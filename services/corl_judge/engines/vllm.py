@@ -210,6 +210,8 @@ class VLLMEngine:
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        if self._died_of.done():
+            raise EngineDead(self._died_of.result())
         try:
             parameters = SamplingParams(
                 n=n,
@@ -291,9 +293,9 @@ class VLLMEngine:
             await self._install(files, self._tag)
             await self._probe()
         except Exception as second:
-            raise EngineDead(
-                f"new weights failed ({error}) and the old ones cannot be loaded again: {second}"
-            ) from second
+            cause = f"new weights failed ({error}) and the old ones cannot be loaded again: {second}"
+            self._die(cause)
+            raise EngineDead(cause) from second
 
     # Life and death --------------------------------------------------------------------------------------------------
 
@@ -301,8 +303,11 @@ class VLLMEngine:
         """vLLM notices by itself that a process of its own has died, but tells only who asks it for something."""
         while not self._engine.errored:  # noqa: ASYNC110 (vLLM has no event for it)
             await asyncio.sleep(WATCH_S)
+        self._die(GONE)
+
+    def _die(self, cause: str) -> None:
         if not self._died_of.done():
-            self._died_of.set_result(GONE)
+            self._died_of.set_result(cause)
 
     async def _died(self) -> str:
         return await asyncio.shield(self._died_of)
@@ -311,8 +316,7 @@ class VLLMEngine:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             self._watcher.cancel()
-            if not self._died_of.done():
-                self._died_of.set_result("the engine was stopped")
+            self._die("the engine was stopped")
             if engine.output_handler is not None:
                 engine.output_handler.cancel()  # or it logs the end of the engine as an error
             await asyncio.to_thread(engine.shutdown, timeout=STOP_S)
