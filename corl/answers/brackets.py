@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from corl.answers.expressions import is_constant, node_key, try_parse
-from corl.answers.forms import EMPTY, Span, Typed, build, element, set_key, span_key, tuple_key
+from corl.answers.forms import EMPTY, build, element, set_key, tuple_key
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token, spell
+from corl.answers.spans import Span, span_key
 from corl.answers.structure import enclosed, split, trim
+from corl.answers.typed import Typed
 
 __all__ = ["bracketed", "environment"]
 
@@ -148,7 +150,7 @@ def _matrix(before: list[Token], rows: list[list[list[Token]]], after: list[Toke
 
 def _lines(rows: list[list[list[Token]]], recurse: Recurse) -> Typed | None:
     """The lines of ``cases``: a system is a list of relations; pieces with conditions are a set of pairs."""
-    if all(len(row) == 2 and trim(row[0]) and trim(row[1]) for row in rows) and not any(
+    if all(len(row) == 2 and trim(row[0]) and trim(row[1]) and row[1][0].kind != "rel" for row in rows) and not any(
         token.kind == "rel" for row in rows for token in row[0]
     ):
         pieces = []

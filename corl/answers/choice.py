@@ -156,7 +156,7 @@ _ENDS: Final = re.compile(r"\s?[.,;:)\]}*_\"'`$]{0,6}(?:\s*$|\s*\n|\s)|$")
 
 
 def extract_choice(completion: str, options: Options | None = None) -> str | None:
-    """The option letters a completion declares (``B``, ``AC``), or the content of its box; None when there is neither."""
+    """The option letters a completion declares (``B``, ``AC``), or the content of its box; None without either."""
     choices = Choices.of(options)
     text = tail(completion)
     content, seen = boxed(text)

@@ -88,8 +88,9 @@ def clean(raw: str) -> str:
         text = _DOTTED.sub(r"\\dot{\1}", text)
         text = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
     text = text.strip(' `"')
-    if text.startswith("**") and text.endswith("**") and len(text) > 4:
-        text = text[2:-2]
+    for mark in ("**", "__"):
+        if text.startswith(mark) and text.endswith(mark) and len(text) > 4:
+            text = text[2:-2]
     if "$" in text:
         signs = len(_DOLLAR.findall(text))
         if signs % 2:

@@ -9,16 +9,17 @@ from typing import Final
 from corl.answers import arith
 from corl.answers.arith import TooHard, Undefined, Value, Work
 from corl.answers.evaluate import evaluate, fingerprint, free_symbols, rational_form, spell_tree
-from corl.answers.forms import build, set_key, tuple_key
+from corl.answers.forms import build, tuple_key
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token
 from corl.answers.numerals import literal, periodic, unrounded
 from corl.answers.syntax import Node, NotMath, parse_expression
 
-__all__ = ["expression_key", "is_constant", "is_value", "node_key", "try_parse"]
+__all__ = ["expression_key", "is_constant", "is_value", "node_key", "plus_minus", "try_parse"]
 
 _INFINITE: Final[Node] = ("inf",)
 _AXES: Final = ("i", "j", "k")
+_FAILURES: Final = (TooHard, Undefined, OverflowError, ValueError, ZeroDivisionError)
 
 
 def is_value(key: AnswerKey) -> bool:
@@ -79,31 +80,28 @@ def node_key(node: Node) -> AnswerKey:
         return AnswerKey("inf", "+")
     if node == ("neg", _INFINITE):
         return AnswerKey("inf", "-")
-    kinds = _kinds(node)
     try:
-        if "pm" in kinds:
-            return set_key((build(*fingerprint(node, choice)) for choice in (1, -1)), distinct=True)
         symbols = free_symbols(node)
         if symbols and symbols <= {"j", "k"}:
             vector = _vector(node)
             if vector is not None:
                 return vector
         return build(*fingerprint(node))
-    except (TooHard, Undefined, OverflowError, ValueError, ZeroDivisionError):
+    except _FAILURES:
         return build("raw", spell_tree(node))
 
 
-def _kinds(node: Node) -> set[str]:
-    found: set[str] = set()
-    stack: list[object] = [node]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, list):
-            stack.extend(part)
-        elif isinstance(part, tuple):
-            found.add(str(part[0]))
-            stack.extend(part[1:])
-    return found
+def plus_minus(tokens: Sequence[Token]) -> tuple[AnswerKey, ...] | None:
+    """The two values of an expression with plus-minus signs, which take one sign together; None for any other."""
+    if not any(token.kind == "op" and token.text in ("+-", "-+") for token in tokens):
+        return None
+    node = try_parse(tokens)
+    if node is None:
+        return None
+    try:
+        return tuple(build(*fingerprint(node, choice)) for choice in (1, -1))
+    except _FAILURES:
+        return (build("raw", spell_tree(node)),)
 
 
 def _vector(node: Node) -> AnswerKey | None:

@@ -24,7 +24,8 @@ _BETWEEN: Final = re.compile(
     r"\s{0,3}\$?\s{0,3}(?:,|,?\s?(?:and|or|\\text\{\s?(?:and|or)\s?\}|和|或))\s{0,3}\$?\s{0,3}(?:[A-Za-z](?:_\w)?\s?=\s?)?\$?\s{0,3}"
 )
 _PLACEHOLDER: Final = re.compile(
-    r"(?:\\text\{)?\s{0,3}(?:\.{3}|\\[lc]?dots|…|_{1,9}|(?:your |the |final |numerical ){0,3}(?:answer|result)(?: here)?)\s{0,3}\}?",
+    r"(?:\\text\{)?\s{0,3}(?:\.{3}|\\[lc]?dots|…|_{1,9}"
+    r"|(?:your |the |final |numerical ){0,3}(?:answer|result)(?: here)?)\s{0,3}\}?",
     re.IGNORECASE,
 )
 _ANSWER_TAG: Final = re.compile(r"<answer>", re.IGNORECASE)
@@ -50,7 +51,8 @@ _CLAUSE: Final = re.compile(
     r",?\s(?:because|since|so|as|which|where|therefore|thus|hence|by|when|given|due|after|assuming)\s|,\s(?=[a-z]{3,})(?!and\s|or\s)"
 )
 _UNKNOWN: Final = re.compile(
-    r"(?:unknown|unclear|uncertain|unsure|not (?:known|clear|sure|certain|given)|hard to|impossible to say|i (?:do not|don't))",
+    r"(?:unknown|unclear|uncertain|unsure|not (?:known|clear|sure|certain|given)|hard to|impossible to say|"
+    r"i (?:do not|don't))",
     re.IGNORECASE,
 )
 _QUANTITY_NOUN: Final = (

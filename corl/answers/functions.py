@@ -94,7 +94,7 @@ def _of_inverse(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
 
 def _absolute(a: Value) -> Value:
     if not isinstance(a, tuple):
-        return abs(a)
+        return a if a >= 0 else -a
     if a[1] == _ZERO:
         return neg(a) if sign(a) < 0 else a
     return root(add(mul((a[0], _ZERO), (a[0], _ZERO)), mul((a[1], _ZERO), (a[1], _ZERO))), 2)

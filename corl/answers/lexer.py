@@ -204,6 +204,9 @@ def lex(text: str, limit: int = 4000) -> list[Token] | None:
         elif part == "}":
             if braces and braces.pop() == _SILENT:
                 continue
+            if tokens and tokens[-1][:2] == ("open", "{") and skip_from < 0:
+                tokens.pop()
+                continue
             entry = "close", "}"
         else:
             entry = _SINGLE.get(part, ("op", part))

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from corl.answers.expressions import is_constant
-from corl.answers.forms import EMPTY, Span, Typed, build, element, intersect, set_key, tuple_key, unite
+from corl.answers.forms import EMPTY, build, element, set_key, tuple_key
 from corl.answers.lexer import Token
+from corl.answers.spans import Span, intersect
 from corl.answers.structure import trim
+from corl.answers.typed import Typed, unite
 
 __all__ = ["listing"]
 
@@ -51,7 +53,8 @@ def listing(parts: Sequence[list[Token]], joins: Sequence[Token], recurse: Recur
     points = (
         [Span(one.key, True, one.key, True) for one in typed] if all(is_constant(one.key) for one in typed) else None
     )
-    return Typed(set_key((one.key for one in typed), distinct=False), spans=tuple(points) if points else None)
+    members = [key for one in typed for key in (one.members or (one.key,))]
+    return Typed(set_key(members, distinct=False), spans=tuple(points) if points else None)
 
 
 def _are_spans(typed: Sequence[Typed], words: set[str]) -> bool:
@@ -91,7 +94,7 @@ def _relations(typed: list[Typed], words: set[str]) -> Typed | None:
 
 
 def _ranges(typed: list[Typed], words: set[str]) -> Typed:
-    """Conditions on one unknown: joined by "or" a union, by "and" an intersection, by commas whichever is not trivial."""
+    """Conditions on one unknown: with "or" a union, with "and" an intersection, with commas what is not trivial."""
     name = typed[0].name
     union = unite([span for one in typed for span in one.spans or ()])
     common = typed[0].spans

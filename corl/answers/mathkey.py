@@ -8,15 +8,17 @@ from typing import Final
 
 from corl.answers.brackets import bracketed, environment
 from corl.answers.clean import clean
-from corl.answers.expressions import expression_key, is_constant
-from corl.answers.forms import EMPTY, Span, Typed, intersect, remove_points, unite
+from corl.answers.expressions import expression_key, is_constant, plus_minus
+from corl.answers.forms import EMPTY, set_key
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token, lex
 from corl.answers.listing import listing
 from corl.answers.quantities import quantity_key
 from corl.answers.relations import congruence, is_relation, relation
+from corl.answers.spans import Span, intersect, remove_points
 from corl.answers.structure import is_join, join_thousands, split, trim
 from corl.answers.text import long_key, phrase, tokens_key
+from corl.answers.typed import Typed, unite
 
 __all__ = ["math_key"]
 
@@ -39,8 +41,8 @@ def math_key(answer: str) -> AnswerKey | None:
     if len(text) > MAX_LENGTH:
         return long_key(text)
     text = clean(text)
-    if not text or (not text.strip(" .,;:{}$") and "{" not in text):
-        return None
+    if text.strip(" $") == "{}":
+        return EMPTY
     tokens = lex(text, MAX_TOKENS)
     if tokens is None:
         return long_key(text)
@@ -49,6 +51,25 @@ def math_key(answer: str) -> AnswerKey | None:
     except RecursionError:
         typed = None
     return typed.key if typed is not None else tokens_key(tokens)
+
+
+def _outward(tokens: list[Token]) -> list[Token]:
+    """Intervals with brackets turned outward, ``]0, 1[``, the usual way round."""
+    first, last = tokens[0].text, tokens[-1].text
+    if first not in ("[", "]") or last not in ("[", "]") or (first == "[" and last == "]") or len(tokens) < 5:
+        return tokens
+    if any(token.text in ("[", "]") for token in tokens[1:-1]):
+        return tokens
+    opener, closer = ("(" if first == "]" else "["), (")" if last == "[" else "]")
+    return [Token("open", opener, False), *tokens[1:-1], Token("close", closer, False)]
+
+
+def _differences(tokens: list[Token]) -> list[Token]:
+    """A minus sign between a set and braces is a difference of sets."""
+    for at in range(1, len(tokens) - 1):
+        if tokens[at].text == "-" and tokens[at + 1].text == "\\{" and tokens[at - 1].kind == "close":
+            tokens = [*tokens[:at], Token("setop", "minus", False), *tokens[at + 1 :]]
+    return tokens
 
 
 class _Typer:
@@ -69,6 +90,7 @@ class _Typer:
             known = phrase(tokens)
             if known is not None:
                 return known
+            tokens = _outward(tokens)
             vector = self.angled(tokens)
             if vector is not None:
                 return vector
@@ -96,9 +118,9 @@ class _Typer:
         residue = congruence(tokens, self.answer)
         if residue is not None and not any(map(is_relation, tokens)):
             return Typed(residue)
-        if any(map(is_relation, tokens)):
-            if split(tokens, is_relation)[1]:
-                return relation(tokens, self.answer)
+        if any(map(is_relation, tokens)) and split(tokens, is_relation)[1]:
+            return relation(tokens, self.answer)
+        tokens = _differences(tokens)
         parts, signs = split(tokens, self.is_set_sign)
         if signs or (len(tokens) > 8 and (parts := self.united(tokens))):
             return self.combined(parts, [sign.text for sign in signs] or ["cup"] * (len(parts) - 1))
@@ -112,6 +134,9 @@ class _Typer:
         quantity = quantity_key(tokens)
         if quantity is not None:
             return Typed(quantity)
+        both = plus_minus(tokens)
+        if both is not None:
+            return Typed(set_key(both, distinct=True), members=both)
         key = expression_key(tokens)
         return (
             Typed(key, spans=(Span(key, True, key, True),) if is_constant(key) else None) if key is not None else None
@@ -140,6 +165,8 @@ class _Typer:
         """A vector between less-than and greater-than signs: ``<1, 2>``."""
         first, last = tokens[0], tokens[-1]
         if first.text != "<" or last.text != ">" or first.kind != "rel" or last.kind != "rel":
+            return None
+        if not any(token.text == "," for token in tokens):
             return None
         inner = [Token("open", "<", False), *tokens[1:-1], Token("close", ">", False)]
         return bracketed(inner, self.answer)

@@ -67,7 +67,8 @@ def integrate(function: Callable[[Approx], Value], low: Value | None, high: Valu
     if low is None or not arith.is_real(low) or (high is not None and not arith.is_real(high)):
         raise TooHard("ends")
     half_line = high is None
-    half = 1 if high is None else arith.div(arith.add(high, arith.neg(low)), 2)
+    top: Value = 0 if high is None else high
+    half = 1 if half_line else arith.div(arith.add(top, arith.neg(low)), 2)
     total: Value = 0
     previous: Value | None = None
     for level in range(_LEVELS):
@@ -76,7 +77,7 @@ def integrate(function: Callable[[Approx], Value], low: Value | None, high: Valu
                 x = arith.add(low, (distance, libmp.fzero))
             else:
                 offset = arith.mul(half, (distance, libmp.fzero))
-                x = arith.add(high, arith.neg(offset)) if above[1] else arith.add(low, offset)  # type: ignore[arg-type]
+                x = arith.add(top, arith.neg(offset)) if above[1] else arith.add(low, offset)
             try:
                 total = arith.add(total, arith.mul(function(arith.approx(x)), (weight, libmp.fzero)))
             except Undefined:

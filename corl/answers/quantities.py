@@ -9,13 +9,13 @@ from math import gcd, lcm
 from typing import Final
 
 from corl.answers.evaluate import rational_form
-from corl.answers.expressions import expression_key, is_value
+from corl.answers.expressions import expression_key, is_value, node_key, try_parse
 from corl.answers.forms import build, element
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token
 from corl.answers.numerals import NUMBER_WORDS, SCALES, literal
 from corl.answers.structure import split
-from corl.answers.units import Unit, read_unit
+from corl.answers.units import Unit, currency_of, read_unit
 from corl.answers.vocabulary import words
 
 __all__ = ["quantity_key"]
@@ -31,6 +31,7 @@ _BASES: Final = {
 }  # fmt: skip
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 MAX_NOUNS: Final = 4
+_TAILS: Final = frozenset({("sym", "degree"), ("sym", "ordinal"), ("fn", "min")})
 
 
 def quantity_key(tokens: Sequence[Token]) -> AnswerKey | None:
@@ -56,6 +57,10 @@ def _value(tokens: Sequence[Token]) -> AnswerKey | None:
 
 
 def _money(tokens: Sequence[Token]) -> AnswerKey | None:
+    currency = currency_of(tokens[0])
+    if currency is not None:
+        dot = tokens[1].text == "."
+        tokens = [Token("money", currency, False), *tokens[2 if dot else 1 :]]
     rest = [token for token in tokens if token.kind != "money"]
     if len(rest) != len(tokens) - 1:
         return None
@@ -89,11 +94,13 @@ def _scaled(bare: AnswerKey, tokens: Sequence[Token], factor: Fraction, *, perce
     if bare.value is not None:
         places = 2 + (bare.decimals or 0)
         return AnswerKey("q", rational_form(bare.value * factor), percent=percent, decimals=places, bare=bare)
-    hundred = [Token("num", str(factor.denominator), False)]
-    whole = expression_key(
-        [Token("open", "(", False), *tokens, Token("close", ")", False), Token("op", "/", False), *hundred]
-    )
-    return replace(whole, percent=percent, bare=bare) if whole is not None else None
+    scaled = _times(tokens, factor)
+    return replace(scaled, percent=percent, bare=bare) if scaled is not None else None
+
+
+def _times(tokens: Sequence[Token], factor: Fraction) -> AnswerKey | None:
+    node = try_parse(tokens)
+    return node_key(("*", [("q", factor), node])) if node is not None else None
 
 
 # -- units -----------------------------------------------------------------------------------------------------------
@@ -109,25 +116,10 @@ def with_unit(bare: AnswerKey, unit: Unit, tokens: Sequence[Token]) -> AnswerKey
         return replace(
             build("quantity", f"{rational_form(bare.value * unit.factor)}|{unit.signature}"), unit=unit.name, bare=bare
         )
-    if unit.factor == 1:
-        form = bare.form
-    else:
-        factor = [Token("num", str(part), False) for part in (unit.factor.numerator, unit.factor.denominator)]
-        scaled_key = expression_key(
-            [
-                Token("open", "(", False),
-                *tokens,
-                Token("close", ")", False),
-                Token("op", "*", False),
-                factor[0],
-                Token("op", "/", False),
-                factor[1],
-            ]  # fmt: skip
-        )
-        if scaled_key is None:
-            return None
-        form = scaled_key.form
-    return replace(build("quantity", f"{form}|{unit.signature}"), unit=unit.name, bare=bare)
+    scaled = bare if unit.factor == 1 else _times(tokens, unit.factor)
+    if scaled is None:
+        return None
+    return replace(build("quantity", f"{scaled.form}|{unit.signature}"), unit=unit.name, bare=bare)
 
 
 def _united(tokens: Sequence[Token]) -> AnswerKey | None:
@@ -137,7 +129,7 @@ def _united(tokens: Sequence[Token]) -> AnswerKey | None:
         depth += (token.kind == "open") - (token.kind == "close")
         if depth or not at:
             continue
-        if token.kind in ("text", "word", "letter") or (token.kind == "sym" and token.text in ("degree", "ordinal")):
+        if token.kind in ("text", "word", "letter") or (token.kind, token.text) in _TAILS:
             found = _headed(tokens[:at], tokens[at:])
             if found is not None:
                 return found
@@ -244,8 +236,10 @@ def _base(tokens: Sequence[Token]) -> AnswerKey | None:
     name = tail[0].text.lower()
     base = _BASES.get(name) or (int(name) if name.isdigit() and len(name) < 3 else 0)
     digits = "".join(token.text for token in head).lower()
-    if not 2 <= base <= 36 or not digits.isascii() or not digits.isalnum() or not digits[0].isdigit():
+    if not 2 <= base <= 36 or not digits.isascii() or not digits.isalnum():
         return None
+    if not any(map(str.isdigit, digits)) and (base != 16 or len(digits) < 2):
+        return None  # a symbol with an index
     if any(_DIGITS.index(digit) >= base for digit in digits):
         return None
     digits = digits.lstrip("0") or "0"

@@ -15,10 +15,12 @@ from typing import Final
 from corl.answers.arith import TooHard, Undefined
 from corl.answers.evaluate import relation_fingerprint, spell_tree
 from corl.answers.expressions import is_constant, is_value, try_parse
-from corl.answers.forms import INFINITE_HIGH, INFINITE_LOW, REALS, Span, Typed, build, remove_points, span_key, unite
+from corl.answers.forms import build
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token, spell
+from corl.answers.spans import INFINITE_HIGH, INFINITE_LOW, REALS, Span, remove_points, span_key
 from corl.answers.structure import split, trim
+from corl.answers.typed import Typed, unite
 
 __all__ = ["congruence", "is_relation", "name_of", "relation"]
 
@@ -27,6 +29,10 @@ Recurse = Callable[[list[Token]], Typed | None]
 _ORDER: Final = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _SIMPLE: Final = re.compile(r"[A-Za-z]+(?:_[ A-Za-z0-9]+)?'*")
+_TRIGONOMETRIC: Final = frozenset({"sin", "cos", "tan", "cot", "sec", "csc"})
+_DERIVATIVE: Final = re.compile(
+    r"d?frac \{ d(?: \^ [0-9])?(?: ?[a-z])? \} \{ d ?[a-z](?: \^ [0-9])? \}|d[a-z] / d[a-z]"
+)
 _NAME_KINDS: Final = frozenset({"letter", "word", "text", "cmd", "fn"})
 _NAME_COMMANDS: Final = frozenset(
     {"angle", "triangle", "overline", "bar", "tilde", "mathcal", "mathbb", "mathfrak", "lim", "mathscr"}
@@ -63,6 +69,8 @@ def name_of(tokens: Sequence[Token]) -> str | None:
     if not tokens or len(tokens) > 40:
         return None
     first = tokens[0]
+    if first.text in ("frac", "dfrac", "dy") and _DERIVATIVE.fullmatch(spell(list(tokens))):
+        return spell(list(tokens))
     if first.kind == "op" and first.text == "|" and tokens[-1].text == "|" and len(tokens) > 2:
         inner = name_of(tokens[1:-1])
         return f"|{inner}|" if inner else None
@@ -79,7 +87,7 @@ def name_of(tokens: Sequence[Token]) -> str | None:
             if token.kind == "cmd" and token.text not in _NAME_COMMANDS and not depth:
                 return None
             continue
-        if token.kind == "fn" and at == 0:
+        if token.kind == "fn" and at == 0 and token.text in _TRIGONOMETRIC:
             continue
         if token.kind == "op" and token.text in ("_", "'"):
             continue

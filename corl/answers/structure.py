@@ -76,7 +76,7 @@ def trim(tokens: list[Token]) -> list[Token]:
 
 def _closes_nothing(last: Token) -> bool:
     return (last.kind == "sep" and last.text in _EDGE) or (
-        last.kind == "op" and last.text in ("?", "*", '"', "'", "\\")
+        last.kind == "op" and last.text in ("?", "*", '"', "'", "\\", "^", "_")
     )
 
 

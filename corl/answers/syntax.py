@@ -31,6 +31,7 @@ _COMMAND_STARTS: Final = (
     _FRACTIONS | _BINOMIALS | _ACCENTS | _ALPHABETS | {"sqrt", "wideroot", "sum", "prod", "int", "pi"}
 )
 _NAMES: Final = words("alpha beta gamma delta epsilon theta lambda sigma omega phi rho tau mu pi")
+_NO_DIGIT_AFTER: Final = frozenset({"num", "periodic", "letter", "word"})
 _INFINITIES: Final = frozenset({"infinity", "infty", "inf", "oo"})
 _SMALL_WORDS: Final = words(
     "yes no not and or the all any one two six ten odd even none true max min day red sum box old new is if of to in "
@@ -162,8 +163,8 @@ class _Parser:
                 divisor = self.signed()
                 factors = [("/", factors[0] if len(factors) == 1 else ("*", factors), divisor)]
             elif self.starts(token):
-                if token.kind in ("num", "periodic") and self.tokens[self.at - 1].kind in ("num", "periodic"):
-                    raise NotMath("two numbers side by side")
+                if token.kind in ("num", "periodic") and self.tokens[self.at - 1].kind in _NO_DIGIT_AFTER:
+                    raise NotMath("a number after a number or symbol")
                 factors.append(self.power())
             else:
                 break
@@ -295,7 +296,7 @@ class _Parser:
     def word(self, token: Token) -> Node:
         if token.text in _INFINITIES:
             return ("inf",)
-        if token.kind == "text" and len(token.text) > 1:
+        if token.kind == "text" and len(token.text) > 1 and not (token.text.isupper() and len(token.text) < 5):
             if token.text not in ("pi", "exp", "ln", "log", "sin", "cos", "tan", "lcm", "gcd", "arctan", "max", "min"):
                 raise NotMath(token.text)
             return self.symbol("pi") if token.text == "pi" else self.function(token.text)

@@ -8,9 +8,11 @@ from hashlib import sha256
 from typing import Final
 
 from corl.answers.clean import clean, printable
-from corl.answers.forms import EMPTY, REALS, Typed, build, unite
+from corl.answers.forms import EMPTY, build
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token
+from corl.answers.spans import REALS
+from corl.answers.typed import Typed, unite
 
 __all__ = ["long_key", "phrase", "text_key", "tokens_key"]
 
@@ -38,6 +40,8 @@ def phrase(tokens: Sequence[Token]) -> Typed | None:
     if tokens[0].kind == "cmd" and tokens[0].text == "mathbb":
         inner = "".join(token.text for token in tokens[1:] if token.kind not in ("open", "close"))
         return unite([REALS]) if inner == "R" else None
+    if len(tokens) == 3 and [token.text.lower() for token in tokens] == ["n", "/", "a"]:
+        return Typed(build("text", "n/a"))
     if 1 < len(tokens) <= 6 and all(token.kind in ("word", "text", "letter") for token in tokens):
         said = " ".join(token.text.lower() for token in tokens)
         if said in _REALS:

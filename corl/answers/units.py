@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from corl.answers.lexer import Token
 from corl.answers.vocabulary import words
 
-__all__ = ["Unit", "read_unit", "read_word"]
+__all__ = ["Unit", "currency_of", "read_unit"]
 
 
 class Unit(NamedTuple):
@@ -130,6 +130,7 @@ _MARKS: Final = {
 }
 _CENTS: Final = words("cent cents penny pennies pence")
 _AREA: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
+_POWERS: Final = {"squared": 2, "cubed": 3}
 _SINGLE: Final = words("m s g h L N J W V K C F A T")
 """Single letters that are a unit when they stand apart in plain math (``5 m``); others only inside ``\\text{}``."""
 _GLUED: Final = words("cm km kg mm kPa Hz kHz MHz mph mL ml ft lb kJ kW kWh lbs")
@@ -140,7 +141,7 @@ def read_word(token: Token) -> Unit | None:
     """The unit a single word names."""
     text = token.text
     entry = _TABLE.get(text) or _TABLE.get(text.lower())
-    if len(text) == 1:
+    if len(text) == 1 and text.isascii():
         if token.kind != "text" and not (token.spaced and text in _SINGLE):
             return None
     elif token.kind == "word" and not token.spaced and text not in _GLUED and len(text) < 4:
@@ -151,6 +152,12 @@ def read_word(token: Token) -> Unit | None:
     if mark is not None:
         return Unit(mark, _ONE, {})
     return Unit("cent", Fraction(1, 100), {}) if text.lower() in _CENTS else None
+
+
+def currency_of(token: Token) -> str | None:
+    """The sign of a currency named by its letters before the amount: ``Rs 500``, ``USD 5``."""
+    mark = _MARKS.get(token.text) if token.kind in ("word", "text") else None
+    return mark if mark is not None and not mark.isalpha() else None
 
 
 def read_unit(tokens: Sequence[Token]) -> Unit | None:
@@ -165,7 +172,7 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
     while at < len(tokens):
         token = tokens[at]
         at += 1
-        wordy = token.kind in ("text", "word", "letter")
+        wordy = token.kind in ("text", "word", "letter", "fn")
         if wordy and token.text in _AREA:
             ahead = _AREA[token.text]
         elif not wanted and (
@@ -175,8 +182,8 @@ def read_unit(tokens: Sequence[Token]) -> Unit | None:
             wanted = True
         elif not wanted and token.kind == "sep" and token.text == ".":
             continue
-        elif not wanted and token.kind == "op" and token.text == "^":
-            power, at = _power(tokens, at)
+        elif not wanted and (token.text in _POWERS or (token.kind == "op" and token.text == "^")):
+            power, at = (_POWERS[token.text], at) if token.text in _POWERS else _power(tokens, at)
             if power is None:
                 return None
             parts[-1] = parts[-1][0], parts[-1][1] * power
