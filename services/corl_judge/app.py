@@ -107,7 +107,8 @@ class RequestLog:
             service.metrics.requests.labels(path, scope["method"], str(status)).inc()
             service.metrics.latency.labels(path).observe(seconds)
         level = logging.DEBUG if path in PROBES or path == "/metrics" else logging.INFO
-        log.log(level, "%s %s -> %s in %.3f s", scope["method"], path, status, seconds)
+        with bound(**scope.get("corl_log", {})):
+            log.log(level, "%s %s -> %s in %.3f s", scope["method"], path, status, seconds)
 
 
 async def _redis_away(request: Request, error: Exception) -> Response:

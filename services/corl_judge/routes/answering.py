@@ -94,6 +94,7 @@ async def answered(
     """
     service = service_of(request)
     service.require_started()
+    request.scope["corl_log"] = {"run": run, "step": step}
     asker = Asker(f"http-{context().get('request_id')}", time.monotonic() + deadline_s)
     with open_.admitted(), bound(run=run, step=step):
         doing = asyncio.ensure_future(work(asker))
