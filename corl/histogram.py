@@ -33,7 +33,9 @@ class Histogram:
         options: Options | None = None,
         weights: Iterable[float | Number] | None = None,
     ) -> Histogram:
-        """Count answers; None and blanks count in `total` only. `weights`: one per answer, 1 each if left out.
+        """Count answers; None and blanks count in `total` only.
+
+        `weights`: one per answer, 1 each if left out; an answer of weight 0 has no say.
 
         Raises:
             ValueError: a weight is negative or not finite, or there is not one per answer.
@@ -45,7 +47,7 @@ class Histogram:
         keys: dict[str, AnswerKey | None] = {}
         found: list[Spelling] = []
         for position, (answer, weight) in enumerate(zip(given, weighing, strict=True)):
-            if answer is None:
+            if answer is None or weight == 0:
                 continue
             if answer not in keys:
                 keys[answer] = key(answer, task, options)
@@ -65,6 +67,7 @@ class Histogram:
             found += [
                 Spelling(s.answer, s.key, s.count, exact(s.weight * weight), s.first + offset)
                 for s in histogram.spellings
+                if weight != 0
             ]
             offset += 1 + max((s.first for s in histogram.spellings), default=0)
         return cls(_merged(found), exact(total))

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from corl.answers import AnswerKey, key
-from corl.attachment import class_key
+from corl.attachment import class_key, joins
 from corl.votes import Histogram, Vote, attach, tally
 
 
@@ -121,6 +121,8 @@ def test_an_answer_without_weight_has_no_vote() -> None:
     assert tally(["3", "4"], weights=[0, 0]).status == "none"
     vote = tally(["3", "4", "4"], weights=[1, 0, 0])
     assert (vote.status, vote.answer, vote.runner_up) == ("weak", "3", None)
+    assert tally(["4", "3", "4"], weights=[0, 1, 1], ties="first").answer == "3"
+    assert tally(["1/2", "0.50", "0.50"], weights=[0, 1, 1]).answer == "0.50"
 
 
 @pytest.mark.parametrize("weights", [[1], [1, 2, 3], [1, -1], [1, float("nan")], [1, float("inf")]])
@@ -146,6 +148,7 @@ def test_wrong_weights_are_refused(weights: list[float]) -> None:
         (["1/3"] + ["0.333"] * 2 + ["0.3333"] * 2 + ["6"] * 3, 5, ["1/3", "0.333", "0.3333"], ["0.33"]),
         (["\\sqrt{2}"] * 2 + ["1.4142"] * 2 + ["6"] * 3, 4, ["\\sqrt2", "1.4142"], ["1.414"]),
         (["\\pi"] * 2 + ["3.142"] * 2 + ["6"] * 3, 4, ["\\pi", "3.142"], ["3.14", "22/7"]),
+        (["1/16", "0.0625", "0.063"] + ["6"] * 2, 3, ["1/16", "0.0625", "0.063"], ["0.062"]),
         (["1/16"] * 2 + ["0.062", "0.063"] + ["6"] * 3, 4, ["1/16", "0.0625", "0.062", "0.063"], ["0.0624"]),
     ],
 )
@@ -190,6 +193,14 @@ def test_joins_make_no_chain() -> None:
     vote = tally(["0.333"] * 2 + ["1/3"] * 3 + ["0.333\\text{ m}"] * 5 + ["9"] * 6)
     assert (vote.answer, vote.count) == ("0.333\\text{ m}", 7)
     assert not agrees("1/3", vote)
+
+
+def test_joins_are_stars() -> None:
+    keys = {text: key(text) for text in ("0.333", "1/3", "0.333\\text{ m}")}
+    for counts in ((5, 3, 2), (2, 3, 5)):
+        (join,) = joins({k: (n, [k]) for k, n in zip(keys.values(), counts, strict=True) if k is not None})
+        ends = (keys["0.333"], keys["1/3"]) if counts[0] == 5 else (keys["0.333\\text{ m}"], keys["0.333"])
+        assert (join.attached, join.centre) == ends
 
 
 def test_a_rounding_never_names_the_answer() -> None:
@@ -254,5 +265,7 @@ def test_pooled_histograms_are_one_list_of_answers() -> None:
     first, second = ["3", None, "4"], ["4", "3", "3.0"]
     pooled = Histogram.pool([(Histogram.of(first), 1), (Histogram.of(second), 1)])
     assert pooled.tally(ties="first") == tally(first + second, ties="first")
+    apart = Histogram.pool([(Histogram.of(["4"]), 1), (Histogram.of(["3"]), 1)])
+    assert apart.tally(ties="first").answer == "4"
     weighted = Histogram.pool([(Histogram.of(first), Fraction(1, 2)), (Histogram.of(second), 3)])
     assert weighted.tally() == tally(first + second, weights=[Fraction(1, 2)] * 3 + [3] * 3)

@@ -12,7 +12,7 @@ from corl import wire
 from corl.answers import AnswerKey, key
 from corl.plurality import Spelling, plurality
 from corl.rewards import collective, combine, rewards
-from corl.votes import Histogram, Vote, attach, tally
+from corl.votes import Histogram, Ties, Vote, attach, tally
 from corl.wire_votes import from_wire, histogram_from_wire, to_wire
 
 CONFUSABLE = [
@@ -162,6 +162,14 @@ def test_only_the_proportion_of_weights_matters(answers: list[str | None], times
     assert plain.keys == repeated.keys == weighted.keys
     assert repeated.count == plain.count * times
     assert weighted.count == plain.count * unit
+
+
+@given(groups, st.data(), st.sampled_from(["abstain", "first"]))
+def test_a_whole_weight_is_that_many_answers(answers: list[str | None], data: st.DataObject, ties: Ties) -> None:
+    weights = data.draw(st.lists(st.integers(0, 3), min_size=len(answers), max_size=len(answers)))
+    repeated = [a for a, weight in zip(answers, weights, strict=True) for _ in range(weight)]
+    weighted = tally(answers, weights=weights, min_parsed=1, ties=ties)
+    assert shown(weighted) == shown(tally(repeated, min_parsed=1, ties=ties))
 
 
 @given(st.lists(groups, min_size=1, max_size=5), st.randoms(use_true_random=False))
