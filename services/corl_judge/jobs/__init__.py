@@ -16,7 +16,7 @@ from corl_judge.jobs.types import (
     State,
     Ticket,
 )
-from corl_judge.jobs.waiter import Waiter
+from corl_judge.jobs.waiter import Waiter, Watch
 
 __all__ = [
     "DeadItem",
@@ -36,6 +36,7 @@ __all__ = [
     "State",
     "Ticket",
     "Waiter",
+    "Watch",
     "ask",
     "wait_for_work",
 ]

@@ -44,16 +44,14 @@ async def ask(
             tickets = await asyncio.shield(submitting)
             ended |= {t.key: Outcome(t.job, "done", t.key, result=t.result) for t in tickets if t.state == "done"}
             open_ = {t.job: t.key for t in tickets if t.key not in ended}
-            while open_:
-                outcomes = await queue.wait(list(open_), timeout_s=deadline - time.monotonic(), at_least=1)
-                if not outcomes:
-                    return ended
-                for job, outcome in outcomes.items():
-                    key = open_.pop(job)
-                    if outcome.state in ("done", "dead"):
-                        ended[key] = outcome
-                if on_progress is not None:
-                    on_progress(len(ended))
+            with queue.watch(open_) as watch:
+                while watch.open:
+                    outcomes = await watch.ended(deadline - time.monotonic())
+                    if not outcomes:
+                        return ended
+                    ended |= {open_[job]: o for job, o in outcomes.items() if o.state in ("done", "dead")}
+                    if on_progress is not None:
+                        on_progress(len(ended))
             missing = {key: item for key, item in missing.items() if key not in ended}
         return ended
     except asyncio.CancelledError:

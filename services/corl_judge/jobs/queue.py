@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from redis.asyncio import Redis
@@ -30,7 +31,7 @@ from corl_judge.jobs.types import (
     State,
     Ticket,
 )
-from corl_judge.jobs.waiter import Waiter, read_outcomes
+from corl_judge.jobs.waiter import Waiter, Watch, read_outcomes
 
 __all__ = ["JobQueue", "wait_for_work"]
 
@@ -108,13 +109,27 @@ class JobQueue:
         """How each job ended; None while it has not."""
         return await read_outcomes(self._scripts, jobs)
 
-    async def wait(self, jobs: Collection[str], *, timeout_s: float, at_least: int | None = None) -> dict[str, Outcome]:
-        """The outcomes of those jobs that end within `timeout_s`; returns once `at_least` (all) of them have.
+    def watch(self, jobs: Collection[str]) -> AbstractContextManager[Watch]:
+        """Wait for jobs as they end: `with queue.watch(jobs) as watch: ... await watch.ended(timeout_s)`.
 
-        However many wait in a process, they cost one subscription. A lost message or a restart of Redis delays a
-        waiter by the re-check period at most.
+        However many watch in a process, they cost one subscription. A lost message or a restart of Redis delays a
+        watcher by the re-check period at most.
         """
-        return await self._waiter.wait(self.namespace, self._scripts, jobs, timeout_s=timeout_s, at_least=at_least)
+        return self._waiter.watch(self.namespace, self._scripts, jobs)
+
+    async def wait(self, jobs: Collection[str], *, timeout_s: float, at_least: int | None = None) -> dict[str, Outcome]:
+        """The outcomes of those jobs that end within `timeout_s`; returns once `at_least` (all) of them have."""
+        wanted = set(jobs)
+        enough = len(wanted) if at_least is None else min(at_least, len(wanted))
+        deadline = time.monotonic() + timeout_s
+        outcomes: dict[str, Outcome] = {}
+        with self.watch(wanted) as watch:
+            while len(outcomes) < enough:
+                ended = await watch.ended(deadline - time.monotonic())
+                if not ended:
+                    break
+                outcomes |= ended
+        return outcomes
 
     # Working ---------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,29 +19,30 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from corl_judge.jobs.scripts import Scripts
-from corl_judge.jobs.types import Outcome, State
+from corl_judge.jobs.types import Outcome
 
-__all__ = ["Waiter", "read_outcomes"]
+__all__ = ["Waiter", "Watch", "read_outcomes"]
 
 log = logging.getLogger(__name__)
 
-READ_CHUNK = 64
-"""Jobs read in one script: results may be megabytes, and Redis does nothing else meanwhile."""
+READ_CHUNK = 256
+READ_BYTES = 4 << 20
+"""What one script reads at most, or a little over: results may be megabytes, and Redis does nothing else meanwhile."""
 
 
 async def read_outcomes(scripts: Scripts, jobs: Collection[str]) -> list[Outcome | None]:
     """How each job ended; None while it has not."""
     ids = list(jobs)
     outcomes: list[Outcome | None] = []
-    for start in range(0, len(ids), READ_CHUNK):
-        chunk = ids[start : start + READ_CHUNK]
-        rows = await scripts.run("read", *chunk)
-        outcomes += [_outcome(job, row) for job, row in zip(chunk, rows, strict=True)]
+    while len(outcomes) < len(ids):
+        chunk = ids[len(outcomes) : len(outcomes) + READ_CHUNK]
+        rows = await scripts.run("read", READ_BYTES, *chunk)
+        outcomes += [_outcome(job, row) for job, row in zip(chunk, rows, strict=False)]
     return outcomes
 
 
 def _outcome(job: str, row: list[Any]) -> Outcome | None:
-    state: State = row[0].decode()
+    state = row[0].decode()
     if state == "gone":
         return Outcome(job, "gone")
     if state in ("queued", "running"):
@@ -59,17 +60,41 @@ def _outcome(job: str, row: list[Any]) -> Outcome | None:
     )
 
 
+class Watch:
+    """The jobs that one asker waits for."""
+
+    def __init__(self, jobs: Collection[str]) -> None:
+        self.open = set(jobs)
+        self._ended: dict[str, Outcome] = {}
+        self._news = asyncio.Event()
+
+    def end(self, outcome: Outcome) -> None:
+        self.open.discard(outcome.job)
+        self._ended[outcome.job] = outcome
+        self._news.set()
+
+    async def ended(self, timeout_s: float) -> dict[str, Outcome]:
+        """Those that ended since the last call: at least one, or none at the end of `timeout_s`."""
+        if not self._ended and timeout_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+        self._news.clear()
+        ended, self._ended = self._ended, {}
+        return ended
+
+
 @dataclass
 class _Channel:
     """The jobs of one queue that somebody here waits for, and those of them that are to be read next."""
 
     scripts: Scripts
-    waiting: dict[str, tuple[asyncio.Future[Outcome], int]] = field(default_factory=dict)
+    watches: dict[str, list[Watch]] = field(default_factory=dict)
     due: set[str] = field(default_factory=set)
 
 
 class Waiter:
-    """One for a process, shared by its queues. Starts with the first wait; `aclose` ends it."""
+    """One for a process, shared by its queues. Starts with the first watch; `aclose` ends it."""
 
     def __init__(self, redis: Redis, *, recheck_s: float = 2.0) -> None:
         self._redis = redis
@@ -79,23 +104,30 @@ class Waiter:
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
 
-    async def wait(
-        self, namespace: str, scripts: Scripts, jobs: Collection[str], *, timeout_s: float, at_least: int | None = None
-    ) -> dict[str, Outcome]:
-        """See `JobQueue.wait`."""
-        wanted = set(jobs)
-        enough = len(wanted) if at_least is None else min(at_least, len(wanted))
-        channel = await self._watch(namespace, scripts, wanted)
-        futures = {job: channel.waiting[job][0] for job in wanted}
+    @contextlib.contextmanager
+    def watch(self, namespace: str, scripts: Scripts, jobs: Collection[str]) -> Iterator[Watch]:
+        """See `JobQueue.watch`. Must be entered in a running event loop."""
+        watch = Watch(jobs)
+        name = f"{namespace}:events"
+        fresh = name not in self._channels
+        channel = self._channels.setdefault(name, _Channel(scripts))
+        for job in watch.open:
+            channel.watches.setdefault(job, []).append(watch)
+        channel.due |= watch.open
+        self._wake.set()
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._read())]
+        elif fresh:
+            self._tasks.append(asyncio.create_task(self._subscribe(name)))
         try:
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + timeout_s
-            open_ = set(futures.values())
-            while len(futures) - len(open_) < enough and (left := deadline - loop.time()) > 0:
-                _, open_ = await asyncio.wait(open_, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            return {job: future.result() for job, future in futures.items() if future.done()}
+            yield watch
         finally:
-            self._unwatch(channel, wanted)
+            for job in watch.open:
+                watches = channel.watches[job]
+                watches.remove(watch)
+                if not watches:
+                    del channel.watches[job]
+                    channel.due.discard(job)
 
     async def aclose(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -103,51 +135,25 @@ class Waiter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Which jobs ------------------------------------------------------------------------------------------------------
-
-    async def _watch(self, namespace: str, scripts: Scripts, jobs: set[str]) -> _Channel:
-        name = f"{namespace}:events"
-        channel = self._channels.get(name)
-        fresh = channel is None
-        if channel is None:
-            channel = self._channels[name] = _Channel(scripts)
-        loop = asyncio.get_running_loop()
-        for job in jobs:
-            future, holders = channel.waiting.get(job) or (loop.create_future(), 0)
-            channel.waiting[job] = (future, holders + 1)
-        channel.due |= jobs
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._read())]
-        elif fresh and self._pubsub is not None:
-            with contextlib.suppress(RedisError):  # else the listener subscribes anew
-                await self._pubsub.subscribe(name)
-        self._wake.set()
-        return channel
-
-    def _unwatch(self, channel: _Channel, jobs: set[str]) -> None:
-        for job in jobs:
-            future, holders = channel.waiting[job]
-            if holders > 1:
-                channel.waiting[job] = (future, holders - 1)
-            else:
-                del channel.waiting[job]
-                channel.due.discard(job)
-
     def _read_all(self) -> None:
         for channel in self._channels.values():
-            channel.due |= channel.waiting.keys()
+            channel.due |= channel.watches.keys()
         self._wake.set()
 
-    # Two tasks -------------------------------------------------------------------------------------------------------
+    async def _subscribe(self, name: str) -> None:
+        """One channel more on the standing subscription; one that breaks is made anew with all of them."""
+        with contextlib.suppress(RedisError, OSError):
+            if self._pubsub is not None:
+                await self._pubsub.subscribe(name)
 
     async def _listen(self) -> None:
         """Marks the jobs of messages as due; all of them whenever a subscription stands (again)."""
         while True:
-            self._pubsub = self._redis.pubsub()
+            self._pubsub = pubsub = self._redis.pubsub()
             try:
-                await self._pubsub.subscribe(*self._channels)
+                await pubsub.subscribe(*self._channels)
                 while True:
-                    message = await self._pubsub.get_message(timeout=1.0)
+                    message = await pubsub.get_message(timeout=1.0)
                     if message is None:
                         continue
                     if message["type"] == "subscribe":
@@ -155,30 +161,29 @@ class Waiter:
                     elif message["type"] == "message":
                         channel = self._channels[message["channel"].decode()]
                         job = message["data"].decode()
-                        if job in channel.waiting:
+                        if job in channel.watches:
                             channel.due.add(job)
                             self._wake.set()
             except (RedisError, OSError) as error:
                 log.debug("subscription lost: %s", error)
                 await asyncio.sleep(random.uniform(0.05, 0.5))
             finally:
-                pubsub, self._pubsub = self._pubsub, None
+                self._pubsub = None
                 with contextlib.suppress(RedisError, OSError):
                     await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     async def _read(self) -> None:
-        """Reads what is due and resolves what has ended; everything every `recheck_s`."""
+        """Reads what is due and tells those who watch it; reads everything every `recheck_s`."""
         loop = asyncio.get_running_loop()
         recheck_at = loop.time() + self._recheck_s
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(recheck_at):
                     await self._wake.wait()
-            self._wake.clear()
             if loop.time() >= recheck_at:
                 self._read_all()
-                self._wake.clear()
                 recheck_at = loop.time() + self._recheck_s * random.uniform(0.75, 1.25)
+            self._wake.clear()
             for channel in list(self._channels.values()):
                 try:
                     await self._read_due(channel)
@@ -192,10 +197,10 @@ class Waiter:
             try:
                 outcomes = await read_outcomes(channel.scripts, chunk)
             except BaseException:
-                channel.due |= channel.waiting.keys() & set(chunk)
+                channel.due |= channel.watches.keys() & set(chunk)
                 self._wake.set()
                 raise
             for job, outcome in zip(chunk, outcomes, strict=True):
-                watched = channel.waiting.get(job)
-                if outcome is not None and watched is not None and not watched[0].done():
-                    watched[0].set_result(outcome)
+                if outcome is not None:
+                    for watch in channel.watches.pop(job, []):
+                        watch.end(outcome)
