@@ -94,7 +94,9 @@ async def measure(url: str, rounds: int) -> None:
     for _ in range(rounds):
         for backlog, queue in queues.items():
             rates[backlog].append(await items_per_second(queue, 800))
+    before = await processor_s(queue)
     delay = dict(zip(BACKLOGS, await latencies_ms(list(queues.values()), 100 * rounds), strict=True))
+    work_ms = (await processor_s(queue) - before) * 1000 / (100 * rounds * len(BACKLOGS))
     idle = JobQueue(redis, f"corl-bench:{uuid.uuid4().hex}", settings)
     through_worker = await worker_latency_ms(idle, 200)
 
@@ -106,6 +108,7 @@ async def measure(url: str, rounds: int) -> None:
     print(
         f"  with 10x the backlog    {delay[large]:8.2f}   ratio {delay[large] / delay[small]:.2f} (aim: at most 1.20)"
     )
+    print(f"  of it processor time    {work_ms:8.2f}   (mean; the rest is waiting for a core that others use)")
     print(f"  through an idle worker  {through_worker:8.2f}   (aim: under 3)")
     for queue in (*queues.values(), idle):
         await queue.aclose()
