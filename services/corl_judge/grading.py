@@ -37,6 +37,10 @@ class GradingFailed(Exception):
     """These completions could not be judged: the grader died, overran its deadline, or raised."""
 
 
+class GraderDied(GradingFailed):
+    """The process ended in the middle of its work."""
+
+
 class Grading:
     """`processes` graders, started on `start`; `deadline_s` for one chunk."""
 
@@ -55,6 +59,16 @@ class Grading:
 
     async def close(self) -> None:
         await asyncio.gather(*(grader.kill() for grader in self._graders))
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes that run now."""
+        return [grader.pid for grader in self._graders if grader.pid is not None]
+
+    @property
+    def busy(self) -> int:
+        """Graders that judge now."""
+        return self._count - self._free.qsize()
 
     async def collect(
         self, completions: Sequence[str], task: Task, options: Options | None
@@ -94,18 +108,18 @@ class Grading:
     async def _chunk(self, calls: list[Call]) -> list[Any]:
         grader = await self._free.get()
         try:
-            try:
-                return [_outcome(row) for row in await grader.ask(calls, self._deadline_s)]
-            except GradingFailed as error:
-                if len(calls) == 1:
-                    return [error]
-                log.warning("a chunk of %d problems is judged again one by one: %s", len(calls), error)
+            return [_outcome(row) for row in await grader.ask(calls, self._deadline_s)]
+        except GradingFailed as error:
+            if len(calls) == 1 and not isinstance(error, GraderDied):
+                return [error]
+            # One by one, so that each call has the fault that is its own; a death may have been none of theirs.
+            log.warning("%d problems are judged again: %s", len(calls), error)
             rows: list[Any] = []
             for call in calls:
                 try:
                     rows += [_outcome(row) for row in await grader.ask([call], self._deadline_s)]
-                except GradingFailed as error:
-                    rows.append(error)
+                except GradingFailed as again:
+                    rows.append(again)
             return rows
         finally:
             self._free.put_nowait(grader)
@@ -127,6 +141,11 @@ class _Grader:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def pid(self) -> int | None:
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running and self._process is not None else None
+
     async def ask(self, calls: list[Call], deadline_s: float) -> list[Any]:
         try:
             return await asyncio.wait_for(self._exchange(calls), deadline_s)
@@ -135,7 +154,7 @@ class _Grader:
             raise GradingFailed(f"judging took longer than {deadline_s} s and was ended") from None
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             await self.kill()
-            raise GradingFailed(f"the grader process died ({type(error).__name__})") from error
+            raise GraderDied(f"the grader process died ({type(error).__name__})") from error
         except asyncio.CancelledError:
             await self.kill()  # half an exchange: the next answer would be to the wrong question
             raise
