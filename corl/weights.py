@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -39,6 +43,15 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+MAX_THREADS = 8
+BITS = {
+    **dict.fromkeys(["F64", "I64", "U64", "C64"], 64),
+    **dict.fromkeys(["F32", "I32", "U32"], 32),
+    **dict.fromkeys(["F16", "BF16", "I16", "U16"], 16),
+    **dict.fromkeys(["F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8", "U8", "BOOL"], 8),
+    **dict.fromkeys(["F6_E2M3", "F6_E3M2"], 6),
+    "F4": 4,
+}
 
 
 class SnapshotError(Exception):
@@ -113,7 +126,10 @@ def state_digest(tensors: Iterable[TensorEntry]) -> str:
 
 
 def read_header(path: Path) -> list[TensorMeta]:
-    """The tensors of a safetensors file, checked against its size. Raises SnapshotError."""
+    """The tensors of a safetensors file in the order of their bytes. Raises SnapshotError.
+
+    Their bytes must be of the size that shape and dtype say and fill the file without a hole or an overlap.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -123,31 +139,57 @@ def read_header(path: Path) -> list[TensorMeta]:
     try:
         header: dict[str, Any] = json.loads(raw)
         header.pop("__metadata__", None)
-        metas = []
-        for name, entry in header.items():
-            begin, end = (int(offset) + 8 + length for offset in entry["data_offsets"])
-            shape = tuple(int(d) for d in entry["shape"])
-            if not 8 + length <= begin <= end <= size or any(d < 0 for d in shape):
-                raise SnapshotError(f"{path}: tensor {name!r} lies outside the file ({begin}..{end} of {size} bytes)")
-            metas.append(TensorMeta(name, str(entry["dtype"]), shape, begin, end))
+        metas = [_tensor_meta(name, entry, 8 + length) for name, entry in header.items()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SnapshotError(f"{path}: unreadable safetensors header ({error})") from error
+        raise SnapshotError(f"{path}: unreadable safetensors header ({error!r})") from error
+    metas.sort(key=lambda meta: (meta.begin, meta.end))
+    end = 8 + length
+    for meta in metas:
+        bits = BITS.get(meta.dtype)
+        if (
+            bits is None
+            or min(meta.shape, default=0) < 0
+            or math.prod(meta.shape) * bits != 8 * (meta.end - meta.begin)
+        ):
+            raise SnapshotError(
+                f"{path}: tensor {meta.name!r} of {meta.dtype} {list(meta.shape)} has {meta.end - meta.begin} bytes"
+            )
+        if meta.begin != end:
+            raise SnapshotError(
+                f"{path}: tensor {meta.name!r} begins at byte {meta.begin}, the one before ends at {end}"
+            )
+        end = meta.end
+    if end != size:
+        raise SnapshotError(f"{path}: the last tensor lies outside the file: it ends at byte {end} of {size}")
     return metas
 
 
+def _tensor_meta(name: str, entry: Any, start: int) -> TensorMeta:
+    begin, end = (int(offset) + start for offset in entry["data_offsets"])
+    return TensorMeta(name, str(entry["dtype"]), tuple(int(d) for d in entry["shape"]), begin, end)
+
+
 def tensor_entries(files: Iterable[Path]) -> Iterator[TensorEntry]:
-    """Every tensor of the files with its digest: one pass over all bytes, holding none of them."""
+    """Every tensor of the files with its digest: one pass over all bytes, holding none of them.
+
+    Tensors are hashed by several threads: one core hashes about as fast as a disk reads, and a judge waits for it.
+    """
     for path in files:
         metas = read_header(path)
         with (
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as view,
+            # The last to be entered, so that no thread still reads when the file is unmapped.
+            ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "digest") as pool,
         ):
-            for meta in metas:
-                with view[meta.begin : meta.end] as content:
-                    digest = tensor_digest(content)
+            for meta, digest in zip(metas, pool.map(partial(_digest, view), metas), strict=True):
                 yield TensorEntry(name=meta.name, shape=list(meta.shape), dtype=meta.dtype, digest=digest)
+
+
+def _digest(view: memoryview, meta: TensorMeta) -> str:
+    with view[meta.begin : meta.end] as content:
+        return tensor_digest(content)
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -169,7 +211,17 @@ def open_snapshot(uri: str, root: Path) -> Snapshot:
 
     `uri` is a path, absolute or relative to `root`, or a `file://` URL. Raises SnapshotError.
     """
-    raw = uri.removeprefix("file://")
+    try:
+        folder = _locate(uri, root)
+        manifest = _read_manifest(folder / MANIFEST)
+        _check_files(folder, manifest)
+    except OSError as error:
+        raise SnapshotError(f"uri {uri[:200]!r}: {error.strerror or error}") from error
+    return Snapshot(folder, manifest)
+
+
+def _locate(uri: str, root: Path) -> Path:
+    raw = unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
     if "\x00" in raw:
         raise SnapshotError("uri holds a NUL byte")
     base = root.resolve()
@@ -177,15 +229,17 @@ def open_snapshot(uri: str, root: Path) -> Snapshot:
     if not folder.resolve().is_relative_to(base) or folder.resolve() == base:
         raise SnapshotError(f"uri {uri!r} is outside the weights folder {str(root)!r}: publish inside it")
     path = folder / MANIFEST
-    if not path.is_file():
+    if not path.is_file() or path.is_symlink():
         raise SnapshotError(f"uri {uri!r}: no {MANIFEST} there; publish the whole folder before announcing it")
+    return folder
+
+
+def _read_manifest(path: Path) -> Manifest:
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         raise SnapshotError(f"{path}: field {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    _check_files(folder, manifest)
-    return Snapshot(folder, manifest)
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
@@ -201,6 +255,8 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
                 raise SnapshotError(f"{path}: tensor {meta.name!r} is stored twice")
             stored[meta.name] = meta
     named = {tensor.name: tensor for tensor in manifest.tensors}
+    if len(named) != len(manifest.tensors):
+        raise SnapshotError(f"{folder}: the manifest names a tensor twice")
     if stored.keys() != named.keys():
         odd = sorted(stored.keys() ^ named.keys())[:3]
         raise SnapshotError(f"{folder}: manifest and files differ in tensors {odd}")
