@@ -78,6 +78,11 @@ class Lab:
         of = cohort(**(small | overrides))
         return train_member(settings(of, "llama", self.root / name, self.urls, "run", resume_step=resume_step))
 
+    def command(self, cohort_file: Path, name: str = "run", *more: str | Path) -> list[str | Path]:
+        """Arguments of a trainer process that does what `train` does."""
+        judges = [part for member, url in self.urls.items() for part in ("--judge", f"{member}={url}")]
+        return [cohort_file, "--member", "llama", "--run", "run", "--run-dir", self.root / name, *judges, *more]
+
     def log(self, name: str = "run") -> MemberLog:
         return read_member(self.root / name / "llama")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+import yaml
 from corl_judge.app import create_app
 from corl_judge.engines.base import Engine
 from corl_judge.settings import Settings
@@ -22,7 +23,19 @@ from corl_trainer.settings import TrainerSettings
 from corl.client import JudgeClient
 from corl.cohort import Cohort, load_cohort
 
-__all__ = ["EXAMPLE", "MODELS", "cohort", "free_port", "serving", "settings", "trainer_process", "wait_for"]
+__all__ = [
+    "EXAMPLE",
+    "MODELS",
+    "cohort",
+    "ended",
+    "free_port",
+    "judge_process",
+    "serving",
+    "settings",
+    "trainer_process",
+    "wait_for",
+    "write_cohort",
+]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "arithmetic" / "cohort.yaml"
@@ -87,6 +100,19 @@ def trainer_process(arguments: Sequence[str | Path], log: Path, ranks: int = 1) 
     if ranks > 1:
         command += ["torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(free_port()), "-m"]
     command += ["corl_trainer", "--", *map(str, arguments)]
+    with running(command, log) as process:
+        yield process
+
+
+@contextmanager
+def judge_process(arguments: Sequence[str | Path], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`corl judge ARGUMENTS`; killed at the end if still alive."""
+    with running([sys.executable, "-m", "corl", "judge", *map(str, arguments)], log) as process:
+        yield process
+
+
+@contextmanager
+def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=os.environ | ENVIRONMENT, start_new_session=True
@@ -96,7 +122,33 @@ def trainer_process(arguments: Sequence[str | Path], log: Path, ranks: int = 1) 
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(30)
+            process.wait(30)
+
+
+def ended(process: subprocess.Popen[bytes], log: Path, seconds: float = 150.0) -> int:
+    """Its exit code; with the end of its log if it does not end."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"still running after {seconds} s:\n{log.read_text()[-3000:]}") from None
+
+
+def write_cohort(path: Path, **overrides: Any) -> Path:
+    """The example cohort made small, as a file of its own for processes."""
+    content = yaml.safe_load(EXAMPLE.read_text())
+    content["problems"].pop("views", None)
+    for part in ("train", "heldout"):
+        content["problems"][part]["path"] = str(EXAMPLE.parent / content["problems"][part]["path"])
+    for name, member in content["members"].items():
+        member["model"] = str(MODELS / name)
+    for name, value in (SMALL | {name.replace("__", "."): value for name, value in overrides.items()}).items():
+        *parents, last = name.split(".")
+        target = content
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[last] = value
+    path.write_text(yaml.safe_dump(content))
+    return path
 
 
 def wait_for(condition: Any, what: str, seconds: float = 90.0) -> None:

@@ -25,9 +25,13 @@ logger = logging.getLogger(__name__)
 
 class StopRequest:
     """SIGTERM and SIGINT. While training the step under way is finished and checkpointed; a second signal ends it at
-    once, checkpointed as it was before the step. Before training there is nothing to finish: the process exits."""
+    once, checkpointed as it was before the step. Before training there is nothing to finish: the process exits.
 
-    def __init__(self) -> None:
+    On several ranks a second signal changes nothing: it reaches them at different points of the step.
+    """
+
+    def __init__(self, alone: bool) -> None:
+        self._alone = alone
         self.asked = False
         self.training = False
         self._previous: dict[int, Any] = {}
@@ -44,7 +48,7 @@ class StopRequest:
     def _ask(self, number: int, _frame: object) -> None:
         if not self.training:
             raise SystemExit(int(ExitCode.REQUESTED))
-        if self.asked:
+        if self.asked and self._alone:
             raise StoppedNow("stopped on request, in the middle of a step")
         self.asked = True
         print("stopping after this step; a second signal stops at once", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,9 +29,7 @@ class Services:
     lease: TrainerLease
 
     def close(self) -> None:
-        self.lease.close()
-        for client in (self.own, *self.teachers.values()):
-            client.close()
+        _close(self.lease, [self.own, *self.teachers.values()])
 
 
 def connect(settings: TrainerSettings, step: int) -> Services:
@@ -54,12 +52,23 @@ def connect(settings: TrainerSettings, step: int) -> Services:
     own = client(settings.member)
     teachers = {name: client(name) for name in settings.teachers}
     lease = TrainerLease(own, settings.run, step, deadline_s=deadline_s)
-    with service_errors(lease):
-        info = ready(settings.member, own)
-        # The lease before the teachers: they may in turn wait for this member's votes.
-        lease.start(above=newest_incarnation(settings.weights, settings.run, settings.member))
-        infos = {name: ready(name, judge) for name, judge in teachers.items()}
+    try:
+        with service_errors(lease):
+            info = ready(settings.member, own)
+            # The lease before the teachers: they may in turn wait for this member's votes.
+            lease.start(above=newest_incarnation(settings.weights, settings.run, settings.member))
+            infos = {name: ready(name, judge) for name, judge in teachers.items()}
+    except BaseException:
+        _close(lease, [own, *teachers.values()])
+        raise
     return Services(own, info, teachers, infos, lease)
+
+
+def _close(lease: TrainerLease, clients: Sequence[JudgeClient]) -> None:
+    lease.close()
+    for client in clients:
+        client.close()
+    lease.join()
 
 
 @contextmanager

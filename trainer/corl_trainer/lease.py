@@ -70,9 +70,13 @@ class TrainerLease:
         self.check()
 
     def close(self) -> None:
-        """Let the lease lapse; peers then stop waiting for this member's votes."""
+        """Let the lease lapse: peers then stop waiting for this member's votes. Does not wait for the thread, whose
+        call ends once the client is closed."""
         self._closed.set()
         self._wake.set()
+
+    def join(self) -> None:
+        """Wait for the thread's end, after `close`."""
         if self._thread.is_alive():
             self._thread.join(timeout=self._ttl_s)
 
@@ -89,6 +93,10 @@ class TrainerLease:
                 self._judge.put_trainer(self._update(self.incarnation), deadline_s=self._ttl_s / 3)
             except JudgeConflict as error:
                 self._fenced = str(error)
+                return
+            except RuntimeError:  # the client was closed under the call
+                if not self._closed.is_set():
+                    raise
                 return
             except JudgeError as error:
                 # It may lapse meanwhile: peers go on with fresh votes, and training itself needs the judge anyway.

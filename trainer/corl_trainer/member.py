@@ -56,7 +56,7 @@ def train_member(settings: TrainerSettings) -> ExitCode:
     if step >= settings.training.steps and (settings.member_dir / "final" / "config.json").is_file():
         logger.info("%s: all %d steps are done", settings.member, settings.training.steps)
         return ExitCode.DONE
-    with StopRequest() as stop, _quiet_unlabeled():
+    with StopRequest(alone=ranks.num_processes == 1) as stop, _quiet_unlabeled():
         services: Services | None = None
         try:
             services = main_only(ranks, lambda: connect(settings, step))
@@ -66,6 +66,9 @@ def train_member(settings: TrainerSettings) -> ExitCode:
                 print(f"corl train --member {settings.member}: {error}", file=sys.stderr)
                 if error.code is ExitCode.SERVICE_GONE:
                     print(f"once it is back, go on with: {settings.resume_command()}", file=sys.stderr)
+                if services is not None:
+                    services.close()
+            main_does(ranks, lambda: None)  # the rank that ends first would have torchrun kill the others
             return error.code
         finally:
             if services is not None:

@@ -111,10 +111,14 @@ class SnapshotWriter:
     def _flush(self) -> None:
         if not self._shard:
             return
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = self.folder / f"model-{len(self._files) + 1:05d}.safetensors"
-        save_file(self._shard, path, metadata={"format": "pt"})
+        try:
+            save_file(self._shard, path, metadata={"format": "pt"})
+        except SafetensorError as error:  # its own class for what the file system says
+            raise OSError(str(error)) from error
         for meta in read_header(path):
             digest = tensor_digest(_little_endian_bytes(self._shard[meta.name]))
             self._tensors.append(TensorEntry(name=meta.name, shape=list(meta.shape), dtype=meta.dtype, digest=digest))
