@@ -45,6 +45,13 @@ def test_each_sign_comes_once_after_a_window_and_goes(change: dict[str, float], 
     assert run(monitor, collapsed, 20) == [kind], "it came back"
 
 
+def test_a_run_that_starts_collapsed_is_judged_by_a_whole_window() -> None:
+    monitor = CollapseMonitor(window=4)
+    constant = StepSummary(step=0, reward_spread=0.0, vote_share=1.0, concentration=1.0)
+    assert run(monitor, constant, 3) == []
+    assert run(monitor, constant, 1) == ["reward_spread", "vote_share", "constant"]
+
+
 def test_signs_say_what_was_measured() -> None:
     monitor = CollapseMonitor(window=2)
     run(monitor, HEALTHY, 2)
