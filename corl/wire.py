@@ -54,7 +54,9 @@ Task = Literal["math", "choice", "text"]
 Options = list[str] | dict[str, str]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Identifier = Annotated[str, Field(min_length=1, max_length=512)]
-Step = Annotated[int, Field(ge=0, le=2**53)]
+LARGEST = 2**53
+"""Whole numbers up to here are exact in every JSON reader and in Redis scripts."""
+Step = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
 class Request(BaseModel):
@@ -111,10 +113,10 @@ class Problem(Request):
 class Sampling(Request):
     """How completions are sampled. Full support (top_p 1, top_k 0) keeps the importance ratio unbiased."""
 
-    max_tokens: int = Field(1024, ge=1)
+    max_tokens: int = Field(1024, ge=1, le=2**31 - 1)
     temperature: float = Field(1.0, ge=0.0, le=2.0, description="0 is greedy and needs n = 1")
     top_p: float = Field(1.0, gt=0.0, le=1.0)
-    top_k: int = Field(0, ge=0, description="0 is off")
+    top_k: int = Field(0, ge=0, le=2**31 - 1, description="0 is off")
 
 
 # Weights -------------------------------------------------------------------------------------------------------------
@@ -135,8 +137,8 @@ class WeightsUpdate(Request):
     """`PUT /v1/weights`. `uri` is the folder of a published snapshot, inside the judge's weights folder."""
 
     run: Name
-    incarnation: int = Field(ge=1)
-    version: int = Field(ge=0)
+    incarnation: int = Field(ge=1, le=LARGEST)
+    version: int = Field(ge=0, le=LARGEST)
     digest: str = Field(min_length=1)
     uri: str = Field(min_length=1)
 
@@ -215,9 +217,13 @@ class RolloutsRequest(Request):
     sampling: Sampling = Sampling()
     run: Name | None = None
     step: Step | None = None
-    incarnation: int | None = Field(None, ge=1, description="the trainer's; a lower one than the current is a 409")
+    incarnation: int | None = Field(
+        None, ge=1, le=LARGEST, description="the trainer's; a lower one than the current is a 409"
+    )
     purpose: Literal["train", "eval"] = "train"
-    min_version: int | None = Field(None, ge=0, description="hold the request until these weights are loaded")
+    min_version: int | None = Field(
+        None, ge=0, le=LARGEST, description="hold the request until these weights are loaded"
+    )
     deadline_s: float = Field(600.0, gt=0, le=86_400, description="then 503 with Retry-After")
 
     @model_validator(mode="after")
@@ -271,7 +277,7 @@ class Policy(Request):
     samples: int = Field(8, ge=1, description="completions of a fresh vote")
     threshold: float = Field(0.0, ge=0.0, le=1.0)
     ties: Literal["abstain", "first"] = "abstain"
-    min_parsed: int = Field(2, ge=1)
+    min_parsed: int = Field(2, ge=1, le=LARGEST)
     wait_s: float = Field(0.0, ge=0.0, le=86_400, description="longest wait for a vote that is about to be filed")
     max_lag: int | None = Field(None, ge=0, description="steps the vote's weights may be older; None is any")
 
@@ -390,7 +396,7 @@ class TrainerUpdate(Request):
     run: Name
     step: Step
     ttl_s: float = Field(gt=0, le=3600)
-    incarnation: int | None = Field(None, ge=1)
+    incarnation: int | None = Field(None, ge=1, le=LARGEST)
 
 
 class TrainerLease(Response):

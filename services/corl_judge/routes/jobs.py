@@ -51,13 +51,15 @@ async def submit(
 async def show(
     request: Request,
     job_id: JobName,
-    wait_s: Annotated[float, Query(ge=0, le=3600, description="wait this long for the end")] = 0.0,
+    wait_s: Annotated[float, Query(ge=0, le=86_400, description="wait this long for the end")] = 0.0,
 ) -> Response:
     """404 for a job that never was, 410 for one that is past its retention."""
     service = service_of(request)
-    deadline = wait_s + service.settings.item_deadline_s
+    longest = min(wait_s, service.settings.deadline_s)
     return respond(
-        await answered(request, service.open["jobs"], deadline, lambda _: service.background.status(job_id, wait_s))
+        await answered(
+            request, service.open["jobs"], longest + 60.0, lambda _: service.background.status(job_id, longest)
+        )
     )
 
 

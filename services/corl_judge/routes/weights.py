@@ -65,14 +65,16 @@ async def publish(request: Request) -> Response:
 async def show(
     request: Request,
     version: Annotated[int | None, Query(ge=0, le=2**53, description="wait until every replica serves it")] = None,
-    wait_s: Annotated[float, Query(ge=0, le=3600)] = 0.0,
+    wait_s: Annotated[float, Query(ge=0, le=86_400)] = 0.0,
 ) -> Response:
     """With `version` and `wait_s`: returns when every live replica serves that version or a newer one, when one failed
     to load what was asked for, or when the time has passed; the state is in the answer."""
     service = service_of(request)
 
+    longest = min(wait_s, service.settings.deadline_s)
+
     async def wait(_: object) -> WeightsStatus:
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + longest
         while True:
             status = await _status(service)
             left = deadline - time.monotonic()
@@ -80,7 +82,7 @@ async def show(
                 return status
             await service.replica.wait_changed(min(left, service.settings.poll_s))
 
-    return respond(await answered(request, service.open["weights"], wait_s + 60.0, wait))
+    return respond(await answered(request, service.open["weights"], longest + 60.0, wait))
 
 
 def _reached(status: WeightsStatus, version: int) -> bool:
