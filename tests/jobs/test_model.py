@@ -232,31 +232,30 @@ class QueueMachine(RuleBasedStateMachine):
     # What must always agree
 
     @invariant()
-    def outcomes_agree(self) -> None:
+    def all_agree(self) -> None:
         jobs = list(self.model.jobs.values())
         ids = [job.id for job in jobs]
-        if not jobs:
-            return
-        assert self.run(self.queue.states(ids)) == [job.state for job in jobs]
-        for job, outcome in zip(jobs, self.run(self.queue.result(ids)), strict=True):
+        queue = self.queue
+
+        async def look() -> Any:
+            return await asyncio.gather(
+                queue.states(ids), queue.result(ids), queue.depth(), queue.dead(), queue.stats()
+            )
+
+        states, outcomes, depth, dead, counts = self.run(look())
+        assert states == [job.state for job in jobs]
+        for job, outcome in zip(jobs, outcomes, strict=True):
             if job.state in ("queued", "running"):
                 assert outcome is None
                 continue
-            assert outcome is not None
             assert (outcome.state, outcome.failures, outcome.lapses) == (job.state, job.failures, job.lapses)
             if job.state == "done":
                 assert outcome.result == job.value
             elif job.state == "dead":
                 assert outcome.reason == job.reason
-
-    @invariant()
-    def totals_agree(self) -> None:
-        open_ = self.model.open_()
-        depth = self.run(self.queue.depth())
-        assert depth.waiting == sum(job.state == "queued" for job in open_)
-        assert depth.pending == sum(job.state == "running" for job in open_)
-        assert [(item.job, item.reason) for item in reversed(self.run(self.queue.dead()))] == self.model.dead
-        counts = self.run(self.queue.stats())
+        assert depth.waiting == states.count("queued")
+        assert depth.pending == states.count("running")
+        assert [(item.job, item.reason) for item in reversed(dead)] == self.model.dead
         assert {name: n for name, n in counts.items() if n} == {n: c for n, c in self.model.counts.items() if c}
 
 

@@ -8,14 +8,14 @@ local reply = {'0-0'}
 
 local function full() return #reply > wanted end
 
--- Hands the entry over, or clears it away when its job has ended, expired or moved to another entry.
+-- Hands the entry over, or clears it away when its job has expired.
 local function take(entry, fields)
   local id, payload = fields[2], fields[4]
-  local job = redis.call('HMGET', job_key(id), 'state', 'entry', 'key', 'failures', 'lapses', 'ttl')
-  if not unfinished(job[1]) or job[2] ~= entry then return remove(entry) end
+  local job = redis.call('HMGET', job_key(id), 'state', 'key', 'failures', 'lapses', 'ttl')
+  if not unfinished(job[1]) then return remove(entry) end
   redis.call('HSET', job_key(id), 'state', 'running')
-  touch(id, job[3], math.max(tonumber(job[6]), 2 * lease))
-  reply[#reply + 1] = {entry, id, job[3], payload, tonumber(job[4]), tonumber(job[5])}
+  touch(id, job[2], math.max(tonumber(job[5]), 2 * lease))
+  reply[#reply + 1] = {entry, id, job[2], payload, tonumber(job[3]), tonumber(job[4])}
 end
 
 -- 1. Entries handed to this consumer in a reply that it never got.
