@@ -94,13 +94,14 @@ class Bench:
             (self.folder / "models" / name).mkdir(parents=True, exist_ok=True)
             (self.folder / "models" / name / "config.json").write_text("{}")
 
-    def run(self, out: str | None = "run", **asked: Any) -> Launched:
+    def run(self, out: str | None = "run", shell: str = "", **asked: Any) -> Launched:
+        """`shell` is done before, in the shell that becomes the launcher."""
         (self.folder / "control.json").write_text(json.dumps(self.control))
         fields = {"cohort_file": str(self.cohort), "out": str(self.folder / out) if out else None, **asked}
         env = {**os.environ, "FAKE_CONTROL": str(self.folder / "control.json"), "PYTHONPATH": str(ROOT)}
         env.pop("CORL_API_KEY", None)
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.launch.drive", json.dumps(fields)],
+            ["sh", "-c", f'{shell}\nexec "$@"', "sh", sys.executable, "-m", "tests.launch.drive", json.dumps(fields)],
             cwd=self.folder,
             env=env,
             stdout=subprocess.PIPE,

@@ -141,7 +141,7 @@ def test_the_copy_means_the_same(bench: Bench, reward: Any) -> None:
             "  train: {path: train.jsonl, limit: 3}\n  heldout: {path: train.jsonl}\n"
             "  views: {other words: {path: train.jsonl}}\n",
         ).replace("models/b,", "models/b, view: other words,")
-        + "preset: paper\nprompt: {template: \"Say:\\n{problem} 'now' 1e3\", system: 'on'}\n"
+        + "preset: paper\nprompt: {template: \"Say:\\n{problem} 'now' 1e3\", system: 'on'}\nredis: redis://:x@host\n"
     )
     cohort, copy = copied(bench, reward=reward)
     left = {"problems", "members", "preset"}
@@ -153,6 +153,7 @@ def test_the_copy_means_the_same(bench: Bench, reward: Any) -> None:
         assert [load_problems(copy).text(key, view) for key in ids] == [
             load_problems(cohort).text(key, view) for key in ids
         ]
+    assert (bench.folder / "copy" / "cohort.yaml").stat().st_mode & 0o777 == 0o600
     assert load_problems(copy) == load_problems(cohort)
     assert load_heldout(copy) == load_heldout(cohort)
     assert ("secret" in (bench.folder / "copy" / "problems" / "train.jsonl").read_text()) == (reward == "truth")

@@ -298,6 +298,13 @@ def test_a_folder_that_cannot_be_made(bench: Bench) -> None:
     assert "cannot be made: Not a directory" in run.err
 
 
+def test_a_disk_that_is_full(bench: Bench) -> None:
+    run = bench.run(shell="ulimit -f 0")
+    assert run.wait() == 2
+    assert f"{run.folder.path} cannot be written: " in run.err
+    assert bench.started() == []
+
+
 def test_nothing_to_train(bench: Bench) -> None:
     bench.write(COHORT.replace("engine: transformers", "engine: transformers, frozen: true"))
     run = bench.run()

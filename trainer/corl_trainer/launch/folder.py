@@ -123,9 +123,11 @@ class RunFolder:
                     f"{self.path} is being run by process {self.holder() or '?'}: "
                     f"see `corl status {self.path}`, or end it with `corl stop {self.path}`"
                 ) from error
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
+            os.ftruncate(lock.fileno(), 0)
+            try:
+                os.write(lock.fileno(), str(os.getpid()).encode())
+            except OSError as error:
+                raise RunFolderError(f"{self.path} cannot be written: {error}") from error
             yield
 
     def holder(self) -> int | None:

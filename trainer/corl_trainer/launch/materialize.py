@@ -8,6 +8,7 @@ unless the reward source is `truth`.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ __all__ = ["materialize"]
 def materialize(cohort: Cohort, folder: Path) -> None:
     """Write `folder/cohort.yaml` and `folder/problems/`. Raises CohortError, OSError."""
     problems = load_problems(cohort)
-    data = cohort.model_dump(mode="json", exclude_unset=True, exclude={"preset", "redis", "problems"})
+    data = cohort.model_dump(mode="json", exclude_unset=True, exclude={"preset", "problems"})
     for name in cohort.members:
         data["members"][name]["model"] = cohort.model_path(name)
     if cohort.weights is not None:
@@ -50,7 +51,11 @@ def materialize(cohort: Cohort, folder: Path) -> None:
         sources["heldout"] = _write(files / "heldout.jsonl", rows, options=any_options)
     data["problems"] = sources
     text = f"# Written by `corl run` from {cohort.path}.\n{dump_yaml(data)}"
-    (folder / "cohort.yaml").write_text(text, encoding="utf-8")
+    copy = folder / "cohort.yaml"
+    copy.unlink(missing_ok=True)
+    # Readable by its owner alone: the Redis URL may hold a password.
+    with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _row(key: str, problem: str, answer: str | None, options: Any) -> dict[str, Any]:
