@@ -69,7 +69,9 @@ _LIST: Final = re.compile(
     rf"{_LETTER}(?:(?:\s?[,;/&+]\s?(?:and\s)?|\s(?:and|or)\s|\s){_LETTER}){{1,15}}|(?:\([A-Z]\)\s?){{2,15}}"
 )
 _RUN: Final = re.compile(r"[A-Z]{2,15}")
-_WITH_TEXT: Final = re.compile(r"(?:\(([A-Za-z0-9])\)|\[([A-Z0-9])\]|([A-Z0-9])\s?[).:]|([a-z])\))\s?(\S.*)", re.DOTALL)
+_WITH_TEXT: Final = re.compile(
+    r"(?:\(([A-Za-z0-9])\)|\[([A-Z0-9])\]|([A-Z])\s?[).:]|([0-9]|[a-z])(?:\)|\.\s))\s?(\S.*)", re.DOTALL
+)
 _AFTER: Final = re.compile(r"[\(\[]([A-Z])[\)\]]")
 _NAMED: Final = re.compile(
     r"(?:(?:\b(?:option|choice|answer)s?|选项?|答案|故选)\s?(?:(?:is|are)\b|[:：是为])?\s?)[\(\[]?([A-Z])(?![A-Za-z])[\)\]]?",
@@ -108,7 +110,8 @@ def letters_of(answer: str, choices: Choices) -> str | None:
     headed = _WITH_TEXT.fullmatch(text)
     if headed is not None and headed[5].strip(" .").lower() not in _SPECIES:
         letter = next(part for part in headed.groups() if part is not None)
-        return _only(letter, choices)
+        if (found := _only(letter, choices)) is not None:
+            return found
     trailing = set(_AFTER.findall(text))
     if len(trailing) == 1 and text.rstrip(" .").endswith((")", "]")):
         return _only(trailing.pop(), choices)

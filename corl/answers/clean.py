@@ -63,10 +63,12 @@ _EUROPEAN: Final = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]{1,2}
 _DOT_GROUPED: Final = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])")
 _GAPS: Final = re.compile(_GAP)
 _DECIMAL_COMMA: Final = re.compile(r"(?<=[0-9])\{,\}(?=[0-9])")
-_DEGREE: Final = re.compile(r"\^\s?\{?\s?\\(?:circ|degree)(?![A-Za-z])\s?\}?")
+_DEGREE: Final = re.compile(r"\^\s?(?:\{\s?\\(?:circ|degree)\s?\}|\\(?:circ|degree)(?![A-Za-z]))")
+_ST: Final = r"\s?(?:st|nd|rd|th)\s?"
+_TEXT_COMMAND: Final = r"\\(?:text|textrm|textsuperscript|mathrm|mbox|rm)\s?"
 _ORDINAL: Final = re.compile(
-    r"(?<=[0-9])\s?\^?\s?\{?\s?(?:\\(?:text|textrm|textsuperscript|mathrm|mbox|rm)\s?\{?)?\s?"
-    r"(?:st|nd|rd|th)(?![A-Za-z])\s?\}{0,2}"
+    rf"(?<=[0-9])\s?(?:\^\s?\{{(?:{_TEXT_COMMAND}\{{{_ST}\}}|\\rm{_ST}|{_ST})\}}|\^?{_TEXT_COMMAND}\{{{_ST}\}}"
+    rf"|(?:st|nd|rd|th)(?![A-Za-z]))"
 )
 _DOLLAR: Final = re.compile(r"(?<!\\)\$")
 

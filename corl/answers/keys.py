@@ -35,6 +35,7 @@ _WIRE: Final = re.compile(r"([a-z]{1,12})(?:\[([^\[\]]*)\])?:")
 _SAFE: Final = " !$'()*+,-./:<>?@^_{|}~"
 
 _APPROX_DIGITS: Final = 40
+MAX_NESTING: Final = 8  # of bare keys within bare keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,12 @@ class AnswerKey:
         Raises:
             ValueError: the text is not one that ``str(key)`` writes.
         """
+        return cls._parse(text, MAX_NESTING)
+
+    @classmethod
+    def _parse(cls, text: str, nesting: int) -> AnswerKey:
         head = _WIRE.match(text)
-        if head is None:
+        if head is None or nesting == 0:
             raise ValueError(f"answer key {text[:80]!r}: expected 'kind:form' or 'kind[marks]:form'")
         percent, unit, decimals, bare = False, None, None, None
         for mark in head[2].split(";") if head[2] is not None else ():
@@ -116,7 +121,7 @@ class AnswerKey:
             elif mark.startswith("d=") and re.fullmatch(r"[0-9]{1,6}", mark[2:]):
                 decimals = int(mark[2:])
             elif mark.startswith("b="):
-                bare = cls.parse(unquote(mark[2:]))
+                bare = cls._parse(unquote(mark[2:]), nesting - 1)
             else:
                 raise ValueError(f"answer key {text[:80]!r}: unknown mark {mark[:40]!r}; known: %, u=, d=, b=")
         return cls(head[1], text[head.end() :], percent, unit, decimals, bare)

@@ -43,7 +43,7 @@ _SPACING: Final = words(
 ) | {"\\ ", "\\\n", "\\(", "\\)", "\\[", "\\]"}
 _DROPPED: Final = words(
     "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle "
-    "scriptstyle limits nolimits mathbf boldsymbol bm pmb mathit bf it rm cal boxed fbox ensuremath underline "
+    "scriptstyle limits nolimits mathbf boldsymbol bm pmb mathit bf it rm cal underline "
     "mathop mathord mathbin mathrel mathstrut strut vec hat overrightarrow widehat emph small large Large huge "
     "centering mathnormal operatorname* underbrace overbrace cancel bigstar"
 )
@@ -53,6 +53,11 @@ _DROPPED_WITH_ARGUMENT: Final = words(
 _TEXT: Final = words(
     "text textbf textit textrm textnormal textsf texttt textup textsc mbox hbox mathrm operatorname mathsf mathtt"
 )
+_OPENING: Final = {
+    **dict.fromkeys(_TEXT, "text"),
+    **dict.fromkeys(_DROPPED_WITH_ARGUMENT, "skip"),
+    **dict.fromkeys(("boxed", "fbox", "framebox", "ensuremath"), "vanish"),
+}
 _FUNCTIONS: Final = words(
     "sin cos tan cot sec csc sinh cosh tanh coth sech csch arcsin arccos arctan arccot arcsec arccsc "
     "ln log lg exp gcd lcm max min"
@@ -163,8 +168,8 @@ def _word(part: str, in_text: bool) -> tuple[str, str]:
     return "letter" if len(part) == 1 else "word", part
 
 
-_PLAIN, _QUOTED, _SILENT = 0, 1, 2
-"""Of an open brace: an ordinary group; one inside \\text{}; the braces of \\text{} themselves, which are no tokens."""
+_PLAIN, _QUOTED, _TEXTUAL, _VANISHING = range(4)
+"""Of an open brace: an ordinary group; one inside \\text{}; those of \\text{} and \\boxed{} themselves, no tokens."""
 
 
 def lex(text: str, limit: int = 4000) -> list[Token] | None:
@@ -172,7 +177,7 @@ def lex(text: str, limit: int = 4000) -> list[Token] | None:
     tokens: list[Token] = []
     spaced = False
     braces: list[int] = []
-    pending = ""  # "text" or "skip": what the next brace opens
+    pending = ""  # what the next brace opens, by the command before it
     skip_from = -1  # tokens from here on are the argument of a dropped command
     for match in _TOKEN.finditer(text):
         kind, part = str(match.lastgroup), match[0]
@@ -181,28 +186,28 @@ def lex(text: str, limit: int = 4000) -> list[Token] | None:
             continue
         if len(tokens) > limit:
             return None
+        in_text = bool(braces) and braces[-1] in (_QUOTED, _TEXTUAL)
         if kind in ("num", "periodic", "dots"):
             entry = kind, part
         elif kind == "word":
-            entry = _word(part, bool(braces) and braces[-1] != _PLAIN)
+            entry = _word(part, in_text)
         elif kind == "cmd":
             name = part[1:]
-            if name in _DROPPED:
-                continue
-            if name in _TEXT or name in _DROPPED_WITH_ARGUMENT:
-                pending = "text" if name in _TEXT else "skip"
+            pending = _OPENING.get(name, "")
+            if pending or name in _DROPPED:
                 continue
             entry = _command(part)
         elif part == "{":
             opened, pending = pending, ""
-            braces.append(_SILENT if opened == "text" else _QUOTED if braces and braces[-1] else _PLAIN)
-            if opened == "text":
+            if opened in ("text", "vanish"):
+                braces.append(_TEXTUAL if opened == "text" or in_text else _VANISHING)
                 continue
+            braces.append(_QUOTED if in_text else _PLAIN)
             if opened == "skip":
                 skip_from = len(tokens)
             entry = "open", "{"
         elif part == "}":
-            if braces and braces.pop() == _SILENT:
+            if braces and braces.pop() in (_TEXTUAL, _VANISHING):
                 continue
             if tokens and tokens[-1][:2] == ("open", "{") and skip_from < 0:
                 tokens.pop()

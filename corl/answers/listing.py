@@ -73,13 +73,7 @@ def _relations(typed: list[Typed], words: set[str]) -> Typed | None:
         return replace(  # n = 2, 3, 4
             Typed(set_key((one.key for one in typed), distinct=False)), name=first.name, relation=True
         )
-    ranges = [one for one in typed if one.relation and one.name and one.spans is not None]
-    if len(ranges) == len(typed) and len(set(names)) == 1:
-        return _ranges(typed, words)
-    values = [
-        one for one in typed if one.relation and one.name and one.spans is None and one.key.kind not in ("text", "mod")
-    ]
-    if len(values) == len(typed):
+    if all(map(_is_value, typed)):
         if len(set(names)) == 1:
             return Typed(set_key((one.key for one in typed), distinct=True), name=names[0], relation=True)
         if len(set(names)) == len(names):
@@ -87,10 +81,18 @@ def _relations(typed: list[Typed], words: set[str]) -> Typed | None:
             form = ",".join(f"{one.name}={element(one.key)}" for one in ordered)
             bare = tuple_key(one.key for one in ordered)
             return Typed(replace(build("assign", form), bare=bare), relation=True)
+    if all(one.relation and one.name and one.spans is not None for one in typed) and len(set(names)) == 1:
+        return _ranges(typed, words)
     forms = sorted({f"{one.name}@{element(one.key)}" if one.name else element(one.key) for one in typed})
     plain = [one for one in typed if not one.relation]
     key = build("system", ",".join(forms))
     return Typed(replace(key, bare=plain[0].key) if len(plain) == 1 else key, relation=True)
+
+
+def _is_value(one: Typed) -> bool:
+    """Whether a relation gives its unknown a value rather than a range."""
+    points = one.spans is None or all(span.low == span.high for span in one.spans)
+    return one.relation and bool(one.name) and points and one.key.kind not in ("text", "mod", "eq", "ineq")
 
 
 def _ranges(typed: list[Typed], words: set[str]) -> Typed:

@@ -50,7 +50,7 @@ def math_key(answer: str) -> AnswerKey | None:
         typed = _Typer().answer(join_thousands(tokens))
     except RecursionError:
         typed = None
-    return typed.key if typed is not None else tokens_key(tokens)
+    return typed.key if typed is not None else tokens_key(trim(tokens))
 
 
 def _outward(tokens: list[Token]) -> list[Token]:

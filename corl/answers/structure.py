@@ -60,7 +60,9 @@ def trim(tokens: list[Token]) -> list[Token]:
     partners: dict[int, int] | None = None
     while start < end:
         first, last = tokens[start], tokens[end - 1]
-        if _closes_nothing(last):
+        if first.text == last.text and first.text in ("^", "_") and end - start > 1:
+            start, end = start + 1, end - 1  # Markdown, ** lexed as ^
+        elif _closes_nothing(last):
             end -= 1
         elif _opens_nothing(first, alone=end - start == 1):
             start += 1
@@ -76,7 +78,7 @@ def trim(tokens: list[Token]) -> list[Token]:
 
 def _closes_nothing(last: Token) -> bool:
     return (last.kind == "sep" and last.text in _EDGE) or (
-        last.kind == "op" and last.text in ("?", "*", '"', "'", "\\", "^", "_")
+        last.kind == "op" and last.text in ("?", "*", "`", '"', "'", "\\", "^", "_")
     )
 
 
@@ -86,7 +88,7 @@ def _opens_nothing(first: Token, *, alone: bool) -> bool:
     return (
         (first.kind == "rel" and first.text in ("=", "~=", "sim"))
         or (first.kind == "sep" and first.text != ".")
-        or (first.kind == "op" and first.text in ("*", '"', "'", "\\"))
+        or (first.kind == "op" and first.text in ("*", "`", '"', "'", "\\"))
     )
 
 
@@ -103,10 +105,10 @@ def _partners(tokens: Sequence[Token]) -> dict[int, int]:
 
 
 def _lists(tokens: Sequence[Token], start: int, end: int, partners: dict[int, int]) -> bool:
-    """Whether brackets directly hold a list: a joining token before any inner bracket is passed by."""
+    """Whether brackets directly hold a comma or semicolon."""
     at = start + 1
     while at < end - 1:
-        if is_join(tokens[at]):
+        if tokens[at].kind == "sep" and tokens[at].text in ",;":
             return True
         at = partners.get(at, at) + 1
     return False

@@ -8,8 +8,9 @@ import resource
 import sys
 from typing import Any
 
-from corl.answers import equivalent, extract, key
+from corl.answers import AnswerKey, equivalent, extract, key
 from corl.votes import tally
+from tests.answers.mutation import mutants
 
 MEMORY = 1 << 30
 
@@ -24,7 +25,29 @@ def text(value: Any) -> Any:
     return numbers["sep"].join(numbers["fmt"] % i for i in range(numbers["from"], numbers["to"], numbers["step"]))
 
 
+def fuzz(case: dict[str, Any]) -> dict[str, Any]:
+    """Key and extract mutants; every key must survive the wire. What fails is returned, escaped."""
+    failures = []
+    for mutant in mutants(case["seeds"], case["count"], case["seed"]):
+        try:
+            for task in ("math", "choice", "text"):
+                found = key(mutant, task)
+                if found is not None:
+                    again = AnswerKey.parse(str(found))
+                    assert again == found
+                    assert str(again) == str(found)
+                    assert len(str(found).encode()) < 4000
+                    assert found.value is None or found.approx is not None
+            answer = extract(f"{mutant} so the answer is {mutant}")
+            assert answer is None or len(answer) <= 2000
+        except Exception as error:
+            failures.append([ascii(mutant), repr(error)])
+    return {"failures": failures[:5], "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
 def run(case: dict[str, Any]) -> Any:
+    if case["kind"] == "fuzz":
+        return fuzz(case)
     task = case.get("task") or ("choice" if case["kind"] == "mcq" else "math")
     options = case.get("options")
     if "answers" in case:

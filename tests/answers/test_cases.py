@@ -7,18 +7,17 @@ kinds; the expected values of both were set before anything was run. What is mis
 from __future__ import annotations
 
 import json
-import select
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.answers.child import Child
+
 DATA = Path(__file__).parent.parent / "data"
 DEADLINE_S = 5.0
-START_S = 60.0
 
 MISSES = {
     "eq-06": "y=2x+1 is an equation (so that x=2y is y=x/2), 2x+1 is not one; the vote attaches it by its bare key",
@@ -35,44 +34,6 @@ def cases(name: str) -> list[dict[str, Any]]:
 
 
 GIVEN, OWN = cases("answers.jsonl"), cases("answers_own.jsonl")
-
-
-class Child:
-    """A worker process, replaced when it had to be killed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.process = self._start()
-
-    def _start(self) -> subprocess.Popen[str]:
-        worker = Path(__file__).with_name("case_worker.py")
-        process = subprocess.Popen(
-            [sys.executable, str(worker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=self.folder
-        )
-        assert process.stdout is not None
-        assert self._line(process, START_S) == "ready\n"
-        return process
-
-    @staticmethod
-    def _line(process: subprocess.Popen[str], deadline: float) -> str | None:
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], deadline)
-        return process.stdout.readline() if ready else None
-
-    def run(self, case: dict[str, Any]) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(case) + "\n")
-        self.process.stdin.flush()
-        line = self._line(self.process, DEADLINE_S)
-        if line:
-            return dict(json.loads(line))
-        self.stop()
-        self.process = self._start()
-        return {"killed": f"no result within {DEADLINE_S} s" if line is None else "the worker died"}
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +56,7 @@ def parameters() -> list[Any]:
 
 @pytest.mark.parametrize("case", parameters())
 def test_case(case: dict[str, Any], child: Child) -> None:
-    result = child.run(case)
+    result = child.run(case, DEADLINE_S)
     assert "killed" not in result, result
     assert "raised" not in result, result
     expected = case["expected"]
@@ -114,8 +75,9 @@ def test_misses_are_matters_of_convention() -> None:
 
 
 def test_a_case_that_hangs_is_killed_and_the_next_one_runs(child: Child) -> None:
+    one = {"kind": "equiv", "a": "1", "b": "1"}
     stuck = child.process
-    stuck.send_signal(19)  # SIGSTOP: it will not answer
-    assert "killed" in child.run({"id": "-", "kind": "equiv", "a": "1", "b": "1"})
+    stuck.send_signal(signal.SIGSTOP)
+    assert "killed" in child.run(one, 0.5)
     assert stuck.poll() is not None
-    assert child.run({"id": "-", "kind": "equiv", "a": "1", "b": "1"}) == {"value": True}
+    assert child.run(one, DEADLINE_S) == {"value": True}
