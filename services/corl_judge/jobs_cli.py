@@ -16,8 +16,8 @@ from rich.table import Table
 
 from corl.errors import CorlError
 from corl_judge.jobs import DeadItem, Depth, JobQueue, JobRecord, JobRecords
+from corl_judge.jobs.errors import decode_error
 from corl_judge.redisio import check_redis, connect
-from corl_judge.worker import decode_error
 
 __all__ = ["app"]
 

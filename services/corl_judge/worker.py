@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,7 +26,9 @@ from typing import Literal, TypeVar
 from redis.exceptions import RedisError
 
 from corl_judge.engines.base import EngineDead, EngineError, PromptRejected
+from corl_judge.gate import Gate
 from corl_judge.jobs import JobQueue, Lease, SideWrite, wait_for_work
+from corl_judge.jobs.errors import decode_error, encode_error
 
 __all__ = ["Done", "Gate", "Handler", "InfrastructureFault", "Worker", "decode_error", "encode_error", "fair_shares"]
 
@@ -54,33 +55,6 @@ class Done:
 
 Handler = Callable[[str, Lease], Awaitable[Done]]
 """Given the queue's name and the lease. It is cancelled when the lease is lost."""
-
-
-class Gate:
-    """Open or closed, for one worker and whoever commands it."""
-
-    def __init__(self) -> None:
-        self._opened = asyncio.Event()
-        self._closed = asyncio.Event()
-        self.open()
-
-    @property
-    def is_open(self) -> bool:
-        return self._opened.is_set()
-
-    def open(self) -> None:
-        self._closed.clear()
-        self._opened.set()
-
-    def close(self) -> None:
-        self._opened.clear()
-        self._closed.set()
-
-    async def wait_open(self) -> None:
-        await self._opened.wait()
-
-    async def wait_closed(self) -> None:
-        await self._closed.wait()
 
 
 @dataclass(eq=False, slots=True)
@@ -362,20 +336,6 @@ def fair_shares(held: Sequence[int], free: int) -> list[int]:
         least = min(range(len(held)), key=lambda i: held[i] + shares[i])
         shares[least] += 1
     return shares
-
-
-def encode_error(kind: str, error: BaseException) -> bytes:
-    """`kind` is one of `wire.Failure`'s."""
-    return json.dumps({"kind": kind, "message": str(error) or type(error).__name__}).encode("utf-8")
-
-
-def decode_error(error: bytes) -> tuple[str, str]:
-    """Kind and message of an error in the dead stream, whoever wrote it."""
-    try:
-        fields = json.loads(error)
-        return str(fields["kind"]), str(fields["message"])
-    except (ValueError, KeyError, TypeError):
-        return "internal", error.decode("utf-8", "replace")
 
 
 async def _first(*waits: Awaitable[object]) -> None:
