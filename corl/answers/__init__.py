@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from corl.answers.choice import Options, choice_key, extract_choice
+from corl.answers.choice import Options, choice_key
+from corl.answers.declared import extract_choice
 from corl.answers.extraction import extract_math
 from corl.answers.keys import AnswerKey
 from corl.answers.mathkey import math_key

@@ -11,7 +11,7 @@ from typing import Final
 
 from corl.answers.clean import printable
 
-__all__ = ["boxed", "extract_math", "tail"]
+__all__ = ["MARKER_WINDOW", "boxed", "extract_math", "marked", "tagged", "tail"]
 
 WINDOW: Final = 200_000
 MARKER_WINDOW: Final = 6_000
@@ -31,11 +31,13 @@ _PLACEHOLDER: Final = re.compile(
 _ANSWER_TAG: Final = re.compile(r"<answer>", re.IGNORECASE)
 _ANSWER_END: Final = re.compile(r"</answer>", re.IGNORECASE)
 
-_IS: Final = r"(?:is|was|are|equals|would be|must be|should be|will be|becomes|comes to)"
+_IS: Final = r"(?:is|was|are|equals|(?:would|must|should|will)\s(?:be|equal)|becomes|comes\sto)"
+_ADVERB: Final = r"(?:therefore|thus|then|hence|simply|just|indeed|clearly)"
 _MARKER: Final = re.compile(
     rf"""(?:\#\#\#\#
-    |\banswers?\b[*_"'`]{{0,3}}\s?(?:\([^()\n]{{0,40}}\)\s?|(?:to|of|for)\s[^.\n:?]{{1,80}}?\s)?
-        (?:(?:therefore|thus|then|simply|just|indeed)\s)?(?:{_IS}\b|[:=：])
+    |(?:^|\n)[#*\s]{{1,8}}(?:final\s)?answer[*_:：]{{0,4}}[^\S\n]{{0,3}}\n
+    |\bans(?:wers?)?\b[*_"'`]{{0,3}}\s?(?:\([^()\n]{{0,40}}\)\s?|(?:to|of|for)\s[^.\n:?]{{1,80}}?\s)?
+        (?:{_ADVERB}\s)?(?:{_IS}\b(?:\s{_ADVERB}\b)?|[:=：]|[-–—]\s(?=[-$\\0-9]))
     |\bfinal\s(?:answer|result)\b[*_]{{0,3}}[:：]?[*_]{{0,3}}\s{{0,3}}\n
     |\b(?:final\s)?result\s?(?:{_IS}\b|[:=：])
     |答案\s?(?:是|为|[:：])|答[:：]|故选|结果\s?(?:是|为|[:：])
@@ -48,10 +50,13 @@ _MATH: Final = re.compile(
 )
 _SENTENCE_END: Final = re.compile(r"[.。!！？?](?=[\s*\"'”)]|$)|[。；]|\n")
 _CLAUSE: Final = re.compile(
-    r",?\s(?:because|since|so|as|which|where|therefore|thus|hence|by|when|given|due|after|assuming)\s|,\s(?=[a-z]{3,})(?!and\s|or\s)"
+    r",?\s(?:because|since|so|as|which|where|therefore|thus|hence|by|when|given|due|after|assuming)\s|[,;]\s(?=[a-z]{3,})(?!and\s|or\s)"
+)
+_AMOUNT: Final = re.compile(
+    r"(-?\\?\$?[0-9][0-9,.]{0,30}(?:/[0-9]{1,20})?(?:\\?%)?)\s(?:of|for|at|from|per(?!\scent))\s"
 )
 _UNKNOWN: Final = re.compile(
-    r"(?:unknown|unclear|uncertain|unsure|not (?:known|clear|sure|certain|given)|hard to|impossible to say|"
+    r"(?:(?:still|currently) )?(?:unknown|unclear|uncertain|unsure|not\b|hard to|impossible to say|e\.g|i\.e|"
     r"i (?:do not|don't))",
     re.IGNORECASE,
 )
@@ -101,11 +106,13 @@ def _close(text: str, at: int) -> int:
     return -1
 
 
-_NOTHING: Final = re.compile(r"(?:[\s$.,;:{}]|\\[ ,;:!]|\\q?quad)*")
+_SILENT: Final = re.compile(r"\\(?:text|textbf|mathrm|mbox|q?quad|[ ,;:!])")
+_SAYS: Final = re.compile(r"[^\W_]|[∅∞√]|\\\{\s{0,3}\\\}")
 
 
 def _blank(content: str) -> bool:
-    return _NOTHING.fullmatch(content) is not None or _PLACEHOLDER.fullmatch(content.strip()) is not None
+    """Whether nothing is said: no letter or digit (but the empty set's braces), or a placeholder."""
+    return _SAYS.search(_SILENT.sub("", content)) is None or _PLACEHOLDER.fullmatch(content.strip()) is not None
 
 
 def boxed(text: str) -> tuple[str | None, bool]:
@@ -142,29 +149,33 @@ def extract_math(completion: str) -> str | None:
     content, seen = boxed(text)
     if content is not None or seen:
         return content
-    tagged = _tagged(text)
-    if tagged is not None:
-        return tagged
-    text = text[-MARKER_WINDOW:]
-    for match in reversed(list(_MARKER.finditer(text))):
-        answer = _after(text[match.end() : match.end() + MAX_ANSWER])
-        if answer is not None:
-            return answer
-    return _concluded(text[-800:])
+    return tagged(text) or marked(text[-MARKER_WINDOW:]) or _concluded(text[-800:])
 
 
-def _tagged(text: str) -> str | None:
+def tagged(text: str) -> str | None:
+    """The content of the last ``<answer>``, closed or at the end of the text."""
     opened = [match.end() for match in _ANSWER_TAG.finditer(text)]
     if not opened:
         return None
     closing = _ANSWER_END.search(text, opened[-1])
     content = text[opened[-1] : closing.start() if closing else opened[-1] + MAX_ANSWER].strip()
-    return None if _blank(content) or len(content) > MAX_ANSWER - 2 else content
+    if _blank(content) or len(content) > MAX_ANSWER - 2:
+        return None
+    return marked(content) or content
+
+
+def marked(text: str) -> str | None:
+    """The answer after the last marker that has one."""
+    for match in reversed(list(_MARKER.finditer(text))):
+        answer = _after(text[match.end() : match.end() + MAX_ANSWER])
+        if answer is not None:
+            return answer
+    return None
 
 
 def _after(text: str) -> str | None:
     """The answer at the start of the text after a marker."""
-    text = text.lstrip(" \t\n*_:：")
+    text = text.lstrip(" \t\n*_:：`")
     math = _MATH.match(text)
     if math is not None:
         rest = text[math.end() : math.end() + 12].lstrip()
@@ -175,6 +186,9 @@ def _after(text: str) -> str | None:
     clause = _CLAUSE.search(sentence)
     if clause is not None:
         sentence = sentence[: clause.start()]
+    amount = _AMOUNT.match(sentence)
+    if amount is not None:
+        return amount[1]
     inside = list(_MATH.finditer(sentence))
     if len(inside) == 1:
         return _stripped(next(part for part in inside[0].groups() if part is not None))
