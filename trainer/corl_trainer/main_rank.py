@@ -151,7 +151,6 @@ def _evaluator(settings: TrainerSettings, services: Services, view: MemberView) 
         return None
     return Evaluator(
         judge=services.own,
-        member=settings.member,
         run=settings.run,
         incarnation=services.lease.incarnation,
         problems=load_heldout(cohort)[: training.eval_limit],

@@ -71,15 +71,14 @@ class JudgeRollouts:
             queued_step, queued_asked, jobs = queued
             if (queued_step, queued_asked) == (step, list(asked)):
                 try:
-                    return self._finish(
-                        step, asked, step - 1, [self.judge.result(job, deadline_s=self.deadline_s) for job in jobs]
-                    )
+                    results = [self.judge.result(job, deadline_s=self.deadline_s) for job in jobs]
+                    return self._finish(step, step - 1, results)
                 except (JobUnknown, JobGone, JobFailed) as error:
                     logger.warning(
                         "step %d: the rollouts queued ahead are lost (%s); asking for them again", step, error
                     )
         requests = self._requests(step, asked, min_version=step)
-        return self._finish(step, asked, step, [self.judge.rollouts(r, deadline_s=self.deadline_s) for r in requests])
+        return self._finish(step, step, [self.judge.rollouts(r, deadline_s=self.deadline_s) for r in requests])
 
     def queue(self, step: int, asked: Sequence[Asked]) -> None:
         """Start sampling `step` with the weights of the step before it."""
@@ -120,50 +119,27 @@ class JudgeRollouts:
             for begin in range(0, len(asked), size)
         ]
 
-    def _finish(
-        self, step: int, asked: Sequence[Asked], min_version: int, responses: Sequence[object]
-    ) -> list[ProblemRollouts]:
+    def _finish(self, step: int, min_version: int, responses: Sequence[object]) -> list[ProblemRollouts]:
+        """The answers as one, checked for what the client cannot know: whose they are, and of which weights."""
         found: list[ProblemRollouts] = []
         for response in responses:
-            if not isinstance(response, RolloutsResponse):
-                raise self._wrong(step, f"it answered with {type(response).__name__}, not with rollouts")
-            if (response.member, response.run, response.step) != (self.member, self.run, step):
-                raise self._wrong(
-                    step,
-                    f"it answered for member {response.member!r}, run {response.run!r}, step {response.step}, asked "
-                    f"was member {self.member!r}, run {self.run!r}, step {step}",
-                )
+            assert isinstance(response, RolloutsResponse), "the client checks that a job's result is of its kind"
+            if response.member != self.member:
+                raise self._wrong(step, f"it answered for member {response.member!r}")
             found.extend(response.problems)
-        got = [problem.problem_id for problem in found]
-        if got != [a.problem_id for a in asked]:
-            raise self._wrong(
-                step, f"it answered for the problems {got[:4]}..., asked were {[a.problem_id for a in asked][:4]}..."
-            )
-        for a, problem in zip(asked, found, strict=True):
-            self._check(step, a, problem, min_version)
-        return found
-
-    def _check(self, step: int, asked: Asked, problem: ProblemRollouts, min_version: int) -> None:
-        where = f"problem {problem.problem_id!r}:"
-        if problem.prompt_token_ids != asked.prompt_token_ids:
-            raise self._wrong(step, f"{where} it was asked with other prompt tokens than the trainer's")
-        if len(problem.completions) != self.n:
-            raise self._wrong(step, f"{where} {len(problem.completions)} completions, asked were {self.n}")
-        tag = problem.weights
-        if tag.incarnation != self.incarnation or tag.version < min_version:
-            raise self._wrong(
-                step,
-                f"{where} sampled with weights {tag.label()}, needed is incarnation {self.incarnation} and version "
-                f"{min_version} or newer",
-            )
-        for completion in problem.completions:
-            if len(completion.token_ids) != len(completion.logprobs):
+        for problem in found:
+            tag = problem.weights
+            if tag.incarnation != self.incarnation or tag.version < min_version:
                 raise self._wrong(
                     step,
-                    f"{where} {len(completion.token_ids)} tokens with {len(completion.logprobs)} log-probabilities",
+                    f"problem {problem.problem_id!r} was sampled with the weights {tag.label()}, needed is incarnation "
+                    f"{self.incarnation} and version {min_version} or newer",
                 )
-            if any(not 0 <= token < self.vocab_size for token in completion.token_ids):
-                raise self._wrong(step, f"{where} a token id outside the vocabulary of {self.vocab_size}")
+            if any(not 0 <= token < self.vocab_size for c in problem.completions for token in c.token_ids):
+                raise self._wrong(
+                    step, f"problem {problem.problem_id!r} has a token id outside the vocabulary of {self.vocab_size}"
+                )
+        return found
 
     def _wrong(self, step: int, what: str) -> ServiceGone:
         return ServiceGone(f"judge {self.member!r}, rollouts of step {step}: {what}")
