@@ -283,18 +283,19 @@ class Batcher:
             parts.append(Part(self._cache, torch.tensor(live, device=self.device)))
             rows += [self._rows[i] for i in live]
         parts.append(Part(cache, sources))
-        self._rows = rows + new
-        self._columns = max(row.length for row in self._rows)
-        self._cache = Part.join(parts, self._columns)
+        self._rebuild(rows + new, parts)
 
     def _keep(self, live: list[int]) -> None:
         if not live:
             self._clear()
             return
         assert self._cache is not None
-        self._rows = [self._rows[i] for i in live]
-        self._columns = max(row.length for row in self._rows)
-        self._cache = Part.join([Part(self._cache, torch.tensor(live, device=self.device))], self._columns)
+        self._rebuild([self._rows[i] for i in live], [Part(self._cache, torch.tensor(live, device=self.device))])
+
+    def _rebuild(self, rows: list[Row], parts: Sequence[Part]) -> None:
+        self._rows = rows
+        self._columns = max(row.length for row in rows)
+        self._cache = Part.join(parts, self._columns, room=max(row.left for row in rows))
 
     def _clear(self) -> None:
         self._rows, self._cache, self._columns = [], None, 0

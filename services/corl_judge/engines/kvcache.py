@@ -66,16 +66,18 @@ class Part:
     rows: torch.Tensor
 
     @classmethod
-    def join(cls, parts: Sequence[Part], length: int) -> KVCache:
-        """A new cache of the parts' rows in order, right-aligned in `length` columns.
+    def join(cls, parts: Sequence[Part], length: int, room: int) -> KVCache:
+        """A new cache of the parts' rows in order, right-aligned in `length` columns, with room for `room` more or for
+        as many as are allocated at a time.
 
         Columns beyond `length` are cut off on the left, where they are padding. The parts' caches are used up.
         """
         joined = KVCache()
+        columns = length + min(room, ROOM)
         for layers in zip(*(part.cache.layers for part in parts), strict=True):
             layer = GrowingLayer()
-            keys = _gather([x.keys for x in layers], [part.rows for part in parts], length)
-            values = _gather([x.values for x in layers], [part.rows for part in parts], length)
+            keys = _gather([x.keys for x in layers], [part.rows for part in parts], length, columns)
+            values = _gather([x.values for x in layers], [part.rows for part in parts], length, columns)
             layer.fill(keys, values, length)
             for used in layers:  # one layer at a time is held twice, not the whole cache
                 used.reset()
@@ -84,9 +86,9 @@ class Part:
         return joined
 
 
-def _gather(sources: Sequence[torch.Tensor], rows: Sequence[torch.Tensor], length: int) -> torch.Tensor:
+def _gather(sources: Sequence[torch.Tensor], rows: Sequence[torch.Tensor], length: int, columns: int) -> torch.Tensor:
     _, heads, _, dim = sources[0].shape
-    store = sources[0].new_empty((sum(len(r) for r in rows), heads, length + ROOM, dim))
+    store = sources[0].new_empty((sum(len(r) for r in rows), heads, columns, dim))
     first = 0
     for source, index in zip(sources, rows, strict=True):
         last, kept = first + len(index), min(source.shape[-2], length)
