@@ -199,6 +199,23 @@ def test_check_counts_the_tensors_of_local_weights(cohort: Path) -> None:
     assert "judge 4.0 MiB, trainer 8.0 MiB (0.5M parameters)" in corl("check", cohort).stdout
 
 
+@pytest.mark.parametrize(
+    ("training", "says"),
+    [
+        ("{learning_rat: 1e-6}", "did you mean 'learning_rate'?"),
+        ("{max_steps: 5}", "set training.steps instead"),
+        ("{per_device_train_batch_size: 3}", "their product must be 128"),
+    ],
+)
+def test_check_knows_what_trl_takes(cohort: Path, training: str, says: str) -> None:
+    pytest.importorskip("trl")
+    cohort.write_text(f"{cohort.read_text()}training: {training}\n")
+    done = corl("check", cohort)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_check_downloads_nothing(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,10 @@ from corl.cohort import Cohort, CohortError, HeldOut, ProblemSet, load_cohort, l
 from corl.model_size import judge_bytes, model_size, trainer_bytes
 from corl.problem_sources import is_json_lines
 
-__all__ = ["check"]
+__all__ = ["CHECKS", "check"]
+
+CHECKS = "corl.checks"
+"""Entry points that check the part of a cohort which their package knows."""
 
 
 def check(
@@ -36,7 +40,7 @@ def check(
     # Read by `datasets` and `huggingface_hub` when they are imported, which is later than here.
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     cohort = load_cohort(cohort_file, overrides=overrides)
-    notes = _models(cohort)
+    notes = [*_models(cohort), *_others(cohort)]
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)
@@ -93,6 +97,17 @@ def _memory(cohort: Cohort, name: str) -> str:
 
 def _shown(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _others(cohort: Cohort) -> list[str]:
+    """What other packages have to say of a cohort: entry points that take one and raise CohortError."""
+    notes = []
+    for entry in entry_points(group=CHECKS):
+        try:
+            entry.load()(cohort)
+        except ModuleNotFoundError as error:
+            notes.append(f"{entry.name} settings not checked: the package {error.name!r} is not installed")
+    return notes
 
 
 def _models(cohort: Cohort) -> list[str]:

@@ -13,7 +13,7 @@ from corl_trainer.launch.supervisor import Limits
 from corl.errors import CorlError
 
 FAKE = (sys.executable, "-m", "tests.launch.fakes")
-LIMITS = Limits(turn_s=0.02, probe_s=0.05, first_pause_s=0.05, ready_s=30, drain_s=5, step_s=2, now_s=1)
+LIMITS = Limits(turn_s=0.02, probe_s=0.05, first_pause_s=0.05, ready_s=30, drain_s=5, step_s=2, now_s=1, guard_s=2)
 
 
 def main() -> int:

@@ -266,14 +266,14 @@ def test_progress_follows_a_file_that_grows_and_starts_again(tmp_path: Path) -> 
     file = tmp_path / "metrics.jsonl"
     progress = MemberProgress("a", file)
     assert list(progress.read()) == []
-    text = json.dumps({"kind": "start", "step": 0, "steps": 9}) + "\n" + json.dumps(STEP)
+    text = json.dumps({"kind": "start", "step": 0, "steps": 9, "incarnation": 4}) + "\n" + json.dumps(STEP)
     file.write_text(text)
     assert [record["kind"] for record in progress.read()] == ["start"]
     with file.open("a") as appended:
         appended.write('\nnot json\n[1]\n{"kind": "eval", "step": 4, "eval/pass@1": 0.5}\n')
         appended.write('{"kind": "warning", "step": 4}\n')
     assert [record["kind"] for record in progress.read()] == ["step", "eval", "warning"]
-    assert (progress.step, progress.steps) == (3, 9)
+    assert (progress.step, progress.steps, progress.version, progress.begun) == (3, 9, "4:3", True)
     assert (progress.number("reward/mean"), progress.seconds("step")) == (0.531, 1.76)
     assert progress.warning == "step 4: "
     with file.open("a") as appended:

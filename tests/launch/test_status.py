@@ -35,8 +35,8 @@ def test_status_of_a_running_cohort(bench: Bench, running: Launched) -> None:
     done = corl(bench, "status")
     assert (done.returncode, done.stderr) == (0, "")
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.strip()}
-    assert rows["a"][1:3] == ["ready", "running"]
-    assert rows["a"][3].endswith("/1000")
+    assert rows["a"][1:3] == ["ready", "training"]
+    assert rows["a"][4].endswith("/1000")
     state = running.state()
     for process in state.processes:
         assert rows[process.name][2] == str(process.pid)

@@ -13,12 +13,17 @@ __all__ = ["MemberProgress", "line"]
 
 @dataclass
 class MemberProgress:
-    """What a member's metrics file says so far. `read` may be called at any time; a half-written line waits."""
+    """What a member's metrics file says so far. `read` may be called at any time; a half-written line waits.
+
+    `begun`: its trainer has its judges and its lease, and trains. `version` names the weights it published last.
+    """
 
     member: str
     file: Path
     step: int = 0
     steps: int = 0
+    begun: bool = False
+    incarnation: int | None = None
     latest: dict[str, Any] = field(default_factory=dict)
     evals: dict[int, dict[str, Any]] = field(default_factory=dict)
     warning: str | None = None
@@ -44,6 +49,10 @@ class MemberProgress:
                 self._note(record)
                 yield record
 
+    @property
+    def version(self) -> str:
+        return "" if self.incarnation is None else f"{self.incarnation}:{self.step}"
+
     def seconds(self, phase: str) -> float | None:
         seconds = self.latest.get("seconds")
         value = seconds.get(phase) if isinstance(seconds, dict) else None
@@ -60,6 +69,9 @@ class MemberProgress:
             self.step = step
             self.evals = {at: found for at, found in self.evals.items() if at <= step}
             self.warning = None
+            self.begun = True
+            if isinstance(record.get("incarnation"), int):
+                self.incarnation = record["incarnation"]
             if isinstance(record.get("steps"), int):
                 self.steps = record["steps"]
         elif kind == "step":

@@ -27,6 +27,7 @@ from corl_trainer.launch.folder import RunFolder, RunFolderError, State, new_nam
 from corl_trainer.launch.materialize import materialize
 from corl_trainer.launch.plan import Programs, make_plan
 from corl_trainer.launch.ports import Ports
+from corl_trainer.launch.preflight import check_training
 from corl_trainer.launch.progress import MemberProgress
 from corl_trainer.launch.resume import resume_steps
 from corl_trainer.launch.summary import print_summary
@@ -35,7 +36,6 @@ from corl_trainer.launch.view import View, make_view
 
 __all__ = ["Asked", "RunExit", "launch"]
 
-GUARD_GRACE_S = 30.0
 REPORT_S = 300.0
 
 
@@ -114,6 +114,7 @@ def _loaded(file: Path, asked: Asked) -> Cohort:
         raise CohortError(f"{file}: every member is frozen: there is nothing to train; `corl judge` serves one alone")
     for name in cohort.members:
         cohort.model_path(name)
+    check_training(cohort)
     return cohort
 
 
@@ -198,7 +199,7 @@ def _run(prepared: Prepared, programs: Programs | None, limits: Limits, view: Vi
                 stack.enter_context(folder.key_shown(key))
             stack.enter_context(view)
             view.say(prepared.note)
-            guard = Guard(GUARD_GRACE_S)
+            guard = Guard(limits.guard_s)
             stack.callback(guard.close)
             ports = Ports()
             stack.callback(ports.close)

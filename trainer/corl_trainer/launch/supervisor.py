@@ -42,6 +42,7 @@ class Limits:
     drain_s: float = 40.0
     step_s: float = 60.0
     now_s: float = 20.0
+    guard_s: float = 30.0
 
 
 class GaveUp(Exception):
@@ -171,7 +172,9 @@ class Supervisor:
         except OSError as error:
             raise self._gave_up(managed, f"cannot be started: {error}") from error
         managed.starts += 1
-        managed.step_at_start = self._step(spec.member)
+        if spec.kind == "trainer":
+            progress = self._progress(spec.member)
+            managed.step_at_start, progress.begun = progress.step, False
         managed.state.pid, managed.state.exit_code = managed.child.pid, None
         managed.state.state = "starting" if spec.kind == "judge" else "running"
 
@@ -212,7 +215,7 @@ class Supervisor:
         """Whether another start would fail in the same way."""
         if managed.spec.kind == "judge":
             return code >= 0 and not managed.was_ready
-        unmoved = self._step(managed.spec.member) <= managed.step_at_start
+        unmoved = self._progress(managed.spec.member).step <= managed.step_at_start
         return code in (ExitCode.USAGE, ExitCode.FENCED) or (code == ExitCode.ERROR and unmoved)
 
     def _mind_redis(self) -> None:
@@ -261,8 +264,8 @@ class Supervisor:
             self._saved = text
             self.save(self.state)
 
-    def _step(self, member: str) -> int:
-        return next((progress.step for progress in self.progress if progress.member == member), 0)
+    def _progress(self, member: str) -> MemberProgress:
+        return next(progress for progress in self.progress if progress.member == member)
 
     def _gave_up(self, managed: Managed, why: str) -> GaveUp:
         managed.state.state = "failed"

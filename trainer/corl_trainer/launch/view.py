@@ -6,16 +6,32 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from corl_trainer.launch.folder import State
+from corl_trainer.launch.folder import ProcessState, State
 from corl_trainer.launch.progress import MemberProgress
 
 __all__ = ["PlainView", "TableView", "View", "make_view", "members_table"]
+
+
+Justify = Literal["left", "right"]
+COLUMNS: dict[str, Justify] = {
+    "member": "left",
+    "judge": "left",
+    "trainer": "left",
+    "weights": "right",
+    "step": "right",
+    "reward": "right",
+    "labeled": "right",
+    "agreement": "right",
+    "held-out": "right",
+    "s/step": "right",
+    "warning": "left",
+}
 
 
 class View(Protocol):
@@ -89,19 +105,8 @@ def members_table(state: State, members: Sequence[MemberProgress]) -> Table:
     """One row a member: where its trainer and judge are, its last step and its last warning."""
     title = f"{state.run}: {state.phase}, reward {state.reward}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name in (
-        "member",
-        "judge",
-        "trainer",
-        "step",
-        "reward",
-        "labeled",
-        "agreement",
-        "held-out",
-        "s/step",
-        "warning",
-    ):
-        table.add_column(name, justify="left" if name in ("member", "judge", "trainer", "warning") else "right")
+    for name, justify in COLUMNS.items():
+        table.add_column(name, justify=justify)
     known = {progress.member: progress for progress in members}
     for name in state.members:
         progress = known.get(name)
@@ -115,7 +120,8 @@ def members_table(state: State, members: Sequence[MemberProgress]) -> Table:
         table.add_row(
             name,
             shown,
-            trainer.state if trainer is not None else "",
+            _phase(trainer, progress),
+            progress.version,
             f"{progress.step}/{progress.steps or state.steps}",
             _number(progress.number("reward/mean"), ".3f"),
             _number(progress.number("votes/labeled"), ".0%"),
@@ -125,6 +131,12 @@ def members_table(state: State, members: Sequence[MemberProgress]) -> Table:
             progress.warning or "",
         )
     return table
+
+
+def _phase(trainer: ProcessState | None, progress: MemberProgress) -> str:
+    if trainer is None or trainer.state != "running":
+        return "" if trainer is None else trainer.state
+    return "training" if progress.begun else "loading"
 
 
 def _held_out(progress: MemberProgress) -> str:
