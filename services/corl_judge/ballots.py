@@ -11,7 +11,6 @@ import logging
 import time
 from dataclasses import dataclass
 
-from corl.votes import Histogram
 from corl.wire import Failure, Policy, Prompt, Sampling, ScoreItem, ScoresRequest, WeightsTag
 from corl_judge.engines.base import PromptRejected
 from corl_judge.items import SampledItem, WorkItem, seed_of
@@ -229,4 +228,4 @@ def _limit(policy: Policy) -> float:
 
 
 def _filed(sampled: SampledItem) -> Filed:
-    return Filed(Histogram.from_bytes(sampled.histogram), sampled.weights, "fresh")
+    return Filed(sampled.histogram, sampled.weights, "fresh")

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 
-from corl.votes import Histogram
 from corl_judge.engines.base import EngineError, GenerateRequest, Sample
 from corl_judge.grading import Grading
 from corl_judge.items import Rollout, SampledItem, WorkItem
@@ -67,8 +66,7 @@ class ItemHandler:
         also: tuple[SideWrite, ...] = ()
         if item.vote is not None:
             key = item.vote.under(tag.digest)
-            filed = Filed(Histogram.from_bytes(histogram), tag, "fresh" if fresh else "rollout")
-            await self._book.index([key])
+            filed = Filed(histogram, tag, "fresh" if fresh else "rollout")
             also = (SideWrite(self._book.redis_key(key), filed.to_bytes(), self._book.ttl_s),)
         return Done(SampledItem(tag, histogram, rollouts).to_bytes(), also)
 

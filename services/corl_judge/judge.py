@@ -219,9 +219,14 @@ class Judge:
         for item in request.items:
             filed = ballots[item.id].filed
             if filed is not None:
-                packed = filed.histogram.to_bytes()
                 asked[item.id] = Asked(
-                    item.completions, item.task, item.options, packed, policy.threshold, policy.ties, policy.min_parsed
+                    item.completions,
+                    item.task,
+                    item.options,
+                    filed.histogram,
+                    policy.threshold,
+                    policy.ties,
+                    policy.min_parsed,
                 )
         return dict(zip(asked, await self._grading.judge(list(asked.values())), strict=True))
 

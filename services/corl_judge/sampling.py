@@ -19,6 +19,7 @@ from corl_judge.errors import TooBusy
 from corl_judge.items import SampledItem, WorkItem
 from corl_judge.jobs import Item, JobQueue, QueueFull, ask
 from corl_judge.replica import Replica
+from corl_judge.votebook import VoteBook
 from corl_judge.worker import decode_error
 
 __all__ = ["Asker", "Sampler"]
@@ -43,9 +44,10 @@ class Asker:
 class Sampler:
     """`rollouts` and `votes` are apart, so that neither starves the other."""
 
-    def __init__(self, member: str, replica: Replica, rollouts: JobQueue, votes: JobQueue) -> None:
+    def __init__(self, member: str, replica: Replica, book: VoteBook, rollouts: JobQueue, votes: JobQueue) -> None:
         self._member = member
         self._replica = replica
+        self._book = book
         self._queues = {"rollouts": rollouts, "votes": votes}
         # Tokenizers hold state between calls: one thread for all.
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encode")
@@ -77,6 +79,7 @@ class Sampler:
         results: dict[int, SampledItem | Failure] = {}
         attempts = dict.fromkeys(range(len(items)), 0)
         todo = list(range(len(items)))
+        await self._book.index(item.vote for item in items if item.vote is not None)
         while todo:
             keys = {index: items[index].key(self._member, attempts[index]) for index in todo}
             # Two items of a request may be the same work.

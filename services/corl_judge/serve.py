@@ -43,13 +43,15 @@ def serve(settings: Settings, engine: Engine | None = None) -> int:
                 engine = make_engine(
                     settings.engine, settings.model, revision=settings.revision, options=settings.engine_options
                 )
-            return asyncio.run(_serve(settings, engine))
+            server = JudgeServer(settings, engine)
+            with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+                return runner.run(_serve(settings, server))
         except (EngineError, RedisUnavailable, OSError) as error:
             log.error("the judge cannot start: %s", error)
             return 1
 
 
-async def _serve(settings: Settings, engine: Engine) -> int:
+async def _serve(settings: Settings, server: JudgeServer) -> int:
     assert settings.redis is not None
     url = settings.redis.get_secret_value()
     redis = connect(url)
@@ -57,7 +59,6 @@ async def _serve(settings: Settings, engine: Engine) -> int:
         await check_redis(redis, url)
     finally:
         await redis.aclose()
-    server = JudgeServer(settings, engine)
     with _listening(settings) as listener:
         log.info("judge of member %s at http://%s:%d", settings.member, *listener.getsockname()[:2])
         await server.serve([listener])

@@ -71,7 +71,7 @@ class Service:
         self.book = VoteBook(self.redis, ns, ttl_s=settings.vote_ttl_s, keep_steps=settings.keep_steps)
         self.replica = Replica(settings, engine, self.fleet, self.metrics, self._died)
         self.grading = Grading(settings.grader_processes, settings.grader_deadline_s)
-        self.sampler = Sampler(settings.member, self.replica, self.queues["rollouts"], self.queues["votes"])
+        self.sampler = Sampler(settings.member, self.replica, self.book, self.queues["rollouts"], self.queues["votes"])
         ballots = Ballots(settings, self.replica, self.book, self.leases, self.sampler, self.texts, self.metrics)
         self.judge = Judge(settings, self.replica, self.leases, self.sampler, ballots, self.grading, self.metrics)
         self.records = JobRecords(self.redis, ns, retention_s=settings.result_ttl_s)

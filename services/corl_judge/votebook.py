@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 from redis.exceptions import RedisError
 
-from corl.votes import Histogram
 from corl.wire import VoteSource, WeightsTag
 from corl_judge.tasks import end
 
@@ -56,22 +55,22 @@ class VoteKey:
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """What the book holds under a key."""
+    """What the book holds under a key. `histogram` is packed (`Histogram.to_bytes`): few who hold it read it."""
 
-    histogram: Histogram
+    histogram: bytes
     weights: WeightsTag
     source: VoteSource
 
     def to_bytes(self) -> bytes:
         tag = (self.weights.incarnation, self.weights.version, self.weights.digest)
-        packed: bytes = msgpack.packb((self.histogram.to_bytes(), tag, self.source))
+        packed: bytes = msgpack.packb((self.histogram, tag, self.source))
         return packed
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> Filed:
         histogram, (incarnation, version, digest), source = msgpack.unpackb(packed)
         tag = WeightsTag(incarnation=incarnation, version=version, digest=digest)
-        return cls(Histogram.from_bytes(histogram), tag, source)
+        return cls(histogram, tag, source)
 
 
 def text_id(*parts: str) -> str:
@@ -116,17 +115,20 @@ class VoteBook:
 
     async def index(self, keys: Iterable[VoteKey]) -> None:
         """Note keys under their step before they are filed, so that dropping a step finds every one of them."""
+        steps: dict[tuple[str, int], list[str]] = {}
+        for key in keys:
+            if key.run is not None and isinstance(key.slot, int):
+                steps.setdefault((key.run, key.slot), []).append(self.redis_key(key))
+        if not steps:
+            return
         ttl_ms = int(self.ttl_s * 1000)
         async with self._redis.pipeline(transaction=False) as pipe:
-            for key in keys:
-                if key.run is None or not isinstance(key.slot, int):
-                    continue
-                pipe.zadd(f"{self._index}:{key.run}", {str(key.slot): key.slot})
-                pipe.pexpire(f"{self._index}:{key.run}", ttl_ms)
-                pipe.sadd(f"{self._index}:{key.run}:{key.slot}", self.redis_key(key))
-                pipe.pexpire(f"{self._index}:{key.run}:{key.slot}", ttl_ms)
-            if len(pipe):
-                await pipe.execute()
+            for (run, step), members in steps.items():
+                pipe.sadd(f"{self._index}:{run}:{step}", *members)
+                pipe.pexpire(f"{self._index}:{run}:{step}", ttl_ms)
+                pipe.zadd(f"{self._index}:{run}", {str(step): step})
+                pipe.pexpire(f"{self._index}:{run}", ttl_ms)
+            await pipe.execute()
 
     async def drop(self, run: str, *, before: int | None = None, after: int | None = None) -> int:
         """Delete the votes of steps below `before` or above `after`; how many there were."""
