@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from corl.wire import ErrorBody, JobRequest, JobStatus, RolloutsRequest
 from corl_judge.errors import Conflict, Gone, NotFound, Problem, TooBusy, UpstreamFailed
-from corl_judge.jobs import IdempotencyConflict, JobQueue, JobRecord, JobRecords, Lease, Outcome
+from corl_judge.jobs import IdempotencyConflict, JobQueue, JobRecord, JobRecords, Lease
 from corl_judge.judge import Judge
 from corl_judge.limits import check_rollouts, check_scores
 from corl_judge.logs import bound
@@ -65,8 +65,11 @@ class Background:
     async def status(self, job: str, wait_s: float) -> JobStatus:
         """Waits up to `wait_s` for the end. Raises NotFound or Gone."""
         record = await self._record(job)
-        if wait_s > 0 and record.status != "cancelled":
-            await self._queue.wait([await self._submit(record)], timeout_s=wait_s)
+        [queued] = await self._queue.find(record.keys)
+        if queued is None and not record.ended:
+            queued = await self._submit(record)  # the replica that took it ended too early, or Redis lost it
+        if queued is not None and wait_s > 0 and record.status != "cancelled":
+            await self._queue.wait([queued], timeout_s=wait_s)
             record = await self._record(job)
         return await self._status(record)
 
@@ -98,27 +101,22 @@ class Background:
         request = JobRequest.model_validate_json(record.request).request
         total = len(request.problems if isinstance(request, RolloutsRequest) else request.items)
         [queued] = await self._queue.find(record.keys)
-        outcome: Outcome | None = None
-        if queued is not None:
-            [outcome] = await self._queue.result([queued])
+        outcome = None if queued is None else (await self._queue.result([queued]))[0]
         fields: dict[str, Any] = {"id": record.id, "kind": record.kind, "total": total, "created_at": record.created}
-        if outcome is not None and outcome.state == "done" and outcome.result is not None:
+        if outcome is not None and outcome.result is not None:
             answer = unpack(outcome.result)
-            if isinstance(answer, ErrorBody):
-                return JobStatus(status="failed", done=await self._progress(record.id), error=answer, **fields)
-            return JobStatus(status="done", done=total, result=answer, **fields)
-        if outcome is not None and outcome.state == "dead":
-            _, message = decode_error(outcome.error or b"")
-            return JobStatus(
-                status="failed",
-                done=await self._progress(record.id),
-                error=UpstreamFailed(message).body(),
-                **fields,
-            )
-        if record.status == "cancelled":
-            return JobStatus(status="cancelled", done=await self._progress(record.id), **fields)
-        running = record.status == "running"
-        return JobStatus(status="running" if running else "queued", done=await self._progress(record.id), **fields)
+            if not isinstance(answer, ErrorBody):
+                return JobStatus(status="done", done=total, result=answer, **fields)
+            fields["error"] = answer
+        elif outcome is not None and outcome.state == "dead":
+            fields["error"] = UpstreamFailed(decode_error(outcome.error or b"")[1]).body()
+        elif record.status in ("done", "failed") and (queued is None or outcome is not None):
+            raise Gone(f"job {record.id!r} ended, but its result is no longer kept")
+        status = record.status
+        if record.status in ("queued", "running", "done", "failed"):
+            # `done` is noted before the result is stored: until then it is running.
+            status = "failed" if "error" in fields else "queued" if record.status == "queued" else "running"
+        return JobStatus(status=status, done=await self._progress(record.id), **fields)
 
     # What a worker calls ---------------------------------------------------------------------------------------------
 

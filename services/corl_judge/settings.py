@@ -88,10 +88,15 @@ class Settings(BaseSettings):
         return ttl
 
     @model_validator(mode="after")
-    def _reachable_needs_key(self) -> Self:
+    def _consistent(self) -> Self:
         if not is_loopback(self.host) and self.api_key is None:
             raise ValueError(
                 f"host {self.host!r} can be reached from other machines: set CORL_API_KEY, or stay on 127.0.0.1"
+            )
+        if self.item_deadline_s > self.deadline_s:
+            raise ValueError(
+                f"item_deadline_s is {self.item_deadline_s} but no request is held for more than {self.deadline_s} s "
+                "(deadline_s): an item that takes longer could never be answered"
             )
         if self.result_ttl_s <= self.deadline_s:
             raise ValueError(

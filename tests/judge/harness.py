@@ -136,8 +136,9 @@ class Judges:
 
     async def stop_all(self) -> None:
         for judge in self.running:
-            judge.engine.gate.set()
-            judge.engine.load_gate.set()
+            if isinstance(judge.engine, ScriptedEngine):
+                judge.engine.gate.set()
+                judge.engine.load_gate.set()
         await asyncio.gather(*(judge.stop() for judge in self.running if not judge.serving.done()))
 
 

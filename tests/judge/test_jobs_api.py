@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from corl_judge.engines.base import EngineError
+from corl_judge.engines.base import EngineError, GenerateRequest, Sample
 from corl_judge.jobs import JobId
 
+from corl.wire import JobRequest
 from tests.judge.harness import Judges, RunningJudge, item, rollouts, scores, until
 from tests.scripted import ScriptedEngine, boxed
 
@@ -54,15 +55,46 @@ async def test_the_same_key_and_body_are_the_same_job_and_another_body_is_a_409(
 
 
 async def test_progress_is_part_of_the_status(judges: Judges) -> None:
-    judge = await judges.start(max_problems_in_flight=1)
-    judge.engine.gate.clear()
-    job = await submit(judge, "rollouts", rollouts("p1", "p2", run="r", step=0))
-    await until(lambda: judge.engine.running == 1)
-    assert (await judge.get(f"/v1/jobs/{job}"))["status"] in ("queued", "running")
-    judge.engine.gate.set()
-    await until(lambda: len(judge.engine.calls) == 2)
-    judge.engine.gate.set()
-    assert (await ended(judge, job))["done"] == 2
+    judge = await judges.start()
+    held = asyncio.Event()
+    generate = judge.engine.generate
+
+    async def one_is_held(request: GenerateRequest) -> list[Sample]:
+        if request.prompt == "problem p2":
+            await held.wait()
+        return await generate(request)
+
+    judge.engine.generate = one_is_held  # type: ignore[method-assign]
+    job = await submit(judge, "rollouts", rollouts("p1", "p2", "p3", run="r", step=0))
+
+    async def two_are_done() -> bool:
+        status = await judge.get(f"/v1/jobs/{job}")
+        assert (status["total"], status["result"]) == (3, None)
+        return bool(status["status"] == "running" and status["done"] == 2)
+
+    await until(two_are_done)
+    held.set()
+    assert (await ended(judge, job))["done"] == 3
+
+
+async def test_a_job_whose_replica_ended_before_it_was_queued_is_done_all_the_same(judges: Judges) -> None:
+    judge = await judges.start()
+    body = JobRequest.model_validate({"kind": "rollouts", "request": rollouts("p1")}).model_dump_json().encode()
+    record, _ = await judge.service.records.create(kind="rollouts", request=body, queue="requests", keys=["k"])
+    assert (await judge.get(f"/v1/jobs/{record.id}"))["status"] == "queued"
+    assert (await ended(judge, record.id))["status"] == "done"
+
+
+async def test_a_job_whose_result_is_gone_is_410_and_not_done_again(judges: Judges) -> None:
+    judge = await judges.start()
+    job = await submit(judge, "rollouts", rollouts("p1"))
+    await ended(judge, job)
+    redis = judge.service.redis
+    async for key in redis.scan_iter(f"{judge.settings.namespace}:requests:*"):
+        await redis.delete(key)
+    before = len(judge.engine.calls)
+    assert (await judge.http.get(f"/v1/jobs/{job}?wait_s=1")).status_code == 410
+    assert len(judge.engine.calls) == before
 
 
 async def test_waiting_for_a_job_ends_with_its_time(judges: Judges) -> None:
@@ -148,3 +180,4 @@ async def test_wrong_jobs_are_refused_at_once(judges: Judges, body: dict[str, An
     answer = await judge.http.post("/v1/jobs", json=body)
     assert answer.status_code == 422
     assert answer.json()["errors"]
+    assert "Request" not in answer.json()["detail"]  # the errors are of the kind that was named

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response
 
 from corl.wire import JobRequest, JobStatus
+from corl_judge.errors import Invalid
 from corl_judge.routes import scores
 from corl_judge.routes.answering import answered, body, documented, json_body, respond, service_of
 
@@ -34,12 +36,33 @@ async def submit(
     ] = None,
 ) -> Response:
     """202 with the job's address in `Location`. The same `Idempotency-Key` with another body is a 409."""
-    job = await body(request, JobRequest)
+    job = await _job(request)
     service = service_of(request)
     service.require_started()
     with service.open["jobs"].admitted():
         status, _ = await service.background.submit(job, idempotency_key)
     return respond(status, status=202, headers={"location": f"/v1/jobs/{status.id}"})
+
+
+async def _job(request: Request) -> JobRequest:
+    """As `body`, but with the errors of the kind that was named, not of both."""
+    try:
+        return await body(request, JobRequest)
+    except Invalid as error:
+        named = (await _named(request)).get("kind")
+        model = {"rollouts": "RolloutsRequest", "scores": "ScoresRequest"}.get(str(named))
+        own = [f for f in error.errors if model is None or not f.field.startswith("request.") or f".{model}" in f.field]
+        fields = [f.model_copy(update={"field": f.field.replace(f".{model}", "")}) for f in own or error.errors]
+        detail = "; ".join(f"{f.field}: {f.message}" for f in fields[:3])
+        raise Invalid(detail, errors=fields) from error
+
+
+async def _named(request: Request) -> dict[str, Any]:
+    try:
+        said = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 @router.get(
