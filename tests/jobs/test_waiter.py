@@ -127,6 +127,18 @@ async def test_queues_of_a_process_share_a_waiter(redis: Redis, redis_namespace:
     await waiter.aclose()
 
 
+async def test_an_end_is_told_and_not_found_by_looking_again(
+    redis: Redis, redis_namespace: str, elsewhere: JobQueue
+) -> None:
+    queue = JobQueue(redis, redis_namespace, waiter=Waiter(redis, recheck_s=24 * 3600.0))
+    for i in range(20):
+        job = (await queue.submit(f"k{i}", b"", asker="a")).job
+        waiting = asyncio.create_task(queue.wait([job], timeout_s=DEADLINE_S))
+        await finish(elsewhere, 1)  # at times before the subscription stands, at times after
+        assert (await waiting)[job].result == b"of k%d" % i
+    await queue.aclose()
+
+
 async def test_lost_messages_only_delay(redis: Redis, redis_namespace: str, elsewhere: JobQueue) -> None:
     queue = JobQueue(redis, redis_namespace, waiter=Waiter(redis, recheck_s=0.1))
     job = (await queue.submit("k", b"", asker="a")).job
