@@ -408,6 +408,22 @@ async def test_scripts_that_the_server_forgot_are_sent_again(queue: JobQueue) ->
     await queue.complete(await claim_one(queue), b"result")
 
 
+async def test_a_server_that_forgets_its_scripts_all_the_time_is_no_trouble(queue: JobQueue) -> None:
+    """Restarts may fall between any two commands, so no step may need the server to remember the one before."""
+    flushing = True
+
+    async def flush() -> None:
+        while flushing:
+            await queue.redis.script_flush()
+
+    flusher = asyncio.create_task(flush())
+    for i in range(100):
+        await queue.submit(f"k{i}", b"work", asker="a")
+        assert await queue.complete(await claim_one(queue), b"result")
+    flushing = False
+    await flusher
+
+
 @pytest.mark.parametrize("wrong", [{"lease_s": 0.0}, {"max_failures": 0}, {"ttl_s": -1.0}, {"max_depth": 0}])
 def test_settings_name_the_wrong_field(wrong: dict[str, float]) -> None:
     [name] = wrong

@@ -10,11 +10,11 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import Any, Literal, cast
 
 from redis.asyncio import Redis
 
+from corl_judge.jobs.scripts import LUA, Script
 from corl_judge.jobs.types import JobId
 
 __all__ = ["IdempotencyConflict", "JobRecord", "JobRecords", "RecordStatus"]
@@ -57,9 +57,8 @@ class JobRecords:
         self._redis = redis
         self._namespace = namespace
         self.retention_s = retention_s
-        folder = resources.files(__package__) / "lua" / "records"
-        self._create = redis.register_script((folder / "create.lua").read_text("utf-8"))
-        self._status = redis.register_script((folder / "status.lua").read_text("utf-8"))
+        self._create = Script(redis, (LUA / "records" / "create.lua").read_text("utf-8"))
+        self._status = Script(redis, (LUA / "records" / "status.lua").read_text("utf-8"))
 
     def _name(self, job: str) -> str:
         return f"{self._namespace}:record:{job}"
