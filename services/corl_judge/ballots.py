@@ -177,8 +177,10 @@ class Ballots:
         for key, result in zip(items, sampled, strict=True):
             outcomes[key] = result if isinstance(result, Failure) else _filed(result)
         # Whoever filed first is whom everybody reads: another replica, or the trainer's own rollouts.
-        done = [key for key, outcome in outcomes.items() if isinstance(outcome, Filed)]
-        return outcomes | await self._book.read(done)
+        done = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Filed)}
+        found = await self._book.read(list(done))
+        await self._book.file({key: vote for key, vote in done.items() if key not in found and key.run is not None})
+        return outcomes | found
 
     def _work_item(
         self, request: ScoresRequest, key: VoteKey, item: ScoreItem, prompt: Prompt, ids: list[int], wanted: WeightsTag

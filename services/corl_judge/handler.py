@@ -46,6 +46,7 @@ class ItemHandler:
 
     async def _do(self, queue: str, item: WorkItem) -> Done:
         request = GenerateRequest(item.prompt, item.prompt_token_ids, item.n, item.sampling, item.seed)
+        await self._replica.catch_up(item.wanted)
         started = time.time()
         try:
             with self._replica.serving(item.wanted) as tag:

@@ -33,7 +33,7 @@ from corl_judge.replica import Replica
 from corl_judge.sampling import Asker, Sampler
 from corl_judge.settings import Settings
 from corl_judge.verdicts import Asked, Verdict
-from corl_judge.votebook import VoteKey
+from corl_judge.votebook import Filed, VoteBook, VoteKey
 
 __all__ = ["Judge"]
 
@@ -50,6 +50,7 @@ class Judge:
         settings: Settings,
         replica: Replica,
         leases: Leases,
+        book: VoteBook,
         sampler: Sampler,
         ballots: Ballots,
         grading: Grading,
@@ -58,6 +59,7 @@ class Judge:
         self._settings = settings
         self._replica = replica
         self._leases = leases
+        self._book = book
         self._sampler = sampler
         self._ballots = ballots
         self._grading = grading
@@ -82,7 +84,18 @@ class Judge:
             again = [self._work_item(request, index, ids[index], wanted) for index in stale]
             for index, result in zip(stale, await self._sampler.sample("rollouts", again, asker), strict=True):
                 sampled[index] = result
+        await self._file(items, sampled)
         return self._rollouts_response(request, ids, sampled)
+
+    async def _file(self, items: list[WorkItem], sampled: list[SampledItem | Failure]) -> None:
+        """The worker files with the result; a stored result is of a time whose votes may have been dropped since."""
+        votes = {
+            item.vote.under(result.weights.digest): Filed(result.histogram, result.weights, "rollout")
+            for item, result in zip(items, sampled, strict=True)
+            if item.vote is not None and isinstance(result, SampledItem)
+        }
+        found = await self._book.read(list(votes))
+        await self._book.file({key: vote for key, vote in votes.items() if key not in found})
 
     async def _prompt_ids(self, request: RolloutsRequest) -> list[list[int]]:
         assert self._replica.facts is not None

@@ -159,6 +159,11 @@ class Replica:
         """Look up the desired weights now."""
         self._wake.set()
 
+    async def catch_up(self, wanted: WeightsTag) -> None:
+        """Work for other weights than are loaded may be for newer ones than are known here: look before judging it."""
+        if wanted.digest != self.loaded.digest:
+            self.desired = (await self.fleet.view()).desired
+
     @contextlib.contextmanager
     def serving(self, wanted: WeightsTag) -> Iterator[WeightsTag]:
         """Hold the weights while work asked for under `wanted` runs; yields the tag that answers.

@@ -73,7 +73,9 @@ class Service:
         self.grading = Grading(settings.grader_processes, settings.grader_deadline_s)
         self.sampler = Sampler(settings.member, self.replica, self.book, self.queues["rollouts"], self.queues["votes"])
         ballots = Ballots(settings, self.replica, self.book, self.leases, self.sampler, self.texts, self.metrics)
-        self.judge = Judge(settings, self.replica, self.leases, self.sampler, ballots, self.grading, self.metrics)
+        self.judge = Judge(
+            settings, self.replica, self.leases, self.book, self.sampler, ballots, self.grading, self.metrics
+        )
         self.records = JobRecords(self.redis, ns, retention_s=settings.result_ttl_s)
         self.background = Background(settings, self.redis, self.records, self.queues[REQUESTS], self.judge)
         handler = ItemHandler(self.replica, self.grading, self.book, self.metrics, deadline_s=settings.item_deadline_s)

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,10 +108,15 @@ class VoteBook:
             found.update({k: Filed.from_bytes(v) for k, v in zip(chunk, values, strict=True) if v is not None})
         return found
 
-    async def file(self, key: VoteKey, filed: Filed) -> bool:
-        """File at once, outside any work item. False if another was first."""
-        await self.index([key])
-        return bool(await self._redis.set(self.redis_key(key), filed.to_bytes(), nx=True, px=int(self.ttl_s * 1000)))
+    async def file(self, votes: Mapping[VoteKey, Filed]) -> None:
+        """File those that are not there: results that were stored before their votes were dropped, or lost."""
+        ttl_ms = int(self.ttl_s * 1000)
+        await self.index(votes)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key, filed in votes.items():
+                pipe.set(self.redis_key(key), filed.to_bytes(), nx=True, px=ttl_ms)
+            if len(pipe):
+                await pipe.execute()
 
     async def index(self, keys: Iterable[VoteKey]) -> None:
         """Note keys under their step before they are filed, so that dropping a step finds every one of them."""

@@ -80,3 +80,13 @@ async def test_a_restarted_cohort_forgets_the_votes_that_it_will_make_again(judg
     assert (answer.status_code, answer.json()) == (200, {"run": "r", "after": 1, "dropped": 2})
     assert [await voted(judge, step) for step in range(4)] == ["rollout", "rollout", "fresh", "fresh"]
     assert (await judge.http.delete("/v1/votes?run=r")).status_code == 422
+
+
+async def test_a_restarted_trainers_replay_files_its_votes_again(judges: Judges) -> None:
+    """The rollouts come from the stored result, since the weights are the same; their votes had been dropped."""
+    judge = await judges.start(ScriptedEngine(boxed("4")))
+    first = await judge.post("/v1/rollouts", rollouts("p1", run="r", step=2))
+    await judge.http.delete("/v1/votes?run=r&after=1")
+    assert await judge.post("/v1/rollouts", rollouts("p1", run="r", step=2)) == first
+    assert await voted(judge, 2) == "rollout"
+    assert len(judge.engine.calls) == 1

@@ -79,6 +79,19 @@ async def test_weights_never_go_backwards_for_a_client_of_several_replicas(judge
     assert (await second.get("/v1/model"))["weights"]["version"] == 1
 
 
+async def test_a_replica_that_has_not_heard_of_new_weights_does_not_do_their_work_with_old_ones(
+    judges: Judges, tmp_path: Path
+) -> None:
+    first = await judges.start(weights=tmp_path)
+    deaf = await judges.start(member=first.settings.member, weights=tmp_path, poll_s=3600)
+    first.engine.load_gate.clear()
+    await first.put("/v1/weights", publish(tmp_path, first.settings.member, 1), expect=202)
+    await until(lambda: first.service.replica.state == "loading")
+    answer = await first.post("/v1/rollouts", rollouts("p1", run="r", step=1))
+    assert answer["weights"]["version"] == 1
+    assert [tag.version for tag in deaf.engine.loads] == [1]
+
+
 async def test_a_replica_that_ends_is_no_longer_listed(judges: Judges) -> None:
     first = await judges.start()
     second = await judges.start(member=first.settings.member)
