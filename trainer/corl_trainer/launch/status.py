@@ -68,7 +68,8 @@ def _replicas(folder: RunFolder, state: State) -> Iterator[str]:
             continue
         asked.add(process.member)
         for replica in _ask(process, key):
-            loaded = replica.loaded.label() if replica.loaded is not None else "nothing"
+            tag = replica.loaded
+            loaded = f"{tag.incarnation}:{tag.version}:{tag.digest[:12]}" if tag is not None else "none"
             words = [replica.state, f"weights {loaded}", f"{replica.in_flight} in flight"]
             if replica.reload_error:
                 words.append(f"last reload failed: {replica.reload_error}")
