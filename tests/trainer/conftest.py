@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from corl_trainer.member import train_member
 from corl_trainer.runlog import MemberLog, read_member
 from corl_trainer.stops import ExitCode
 
-from tests.trainer.fake_judge import Answers, FakeJudge
+from tests.trainer.fake_judge import FakeJudge, answers
 from tests.trainer.stack import EXAMPLE, MODELS, cohort, serving, settings
 
 torch.set_num_threads(1)
@@ -47,16 +46,6 @@ def judges(redis_url: str, weights: Path) -> Iterator[dict[str, str]]:
             )
             for member in ("llama", "qwen")
         }
-
-
-def answers(seed: str, kinds: int = 3) -> Answers:
-    """One of `kinds` answers, by hash."""
-
-    def answer(problem_id: str, step: int, sample: int) -> str:
-        digest = hashlib.sha256(f"{seed} {problem_id} {step} {sample}".encode()).digest()
-        return f"{digest[0] % kinds:03d}"
-
-    return answer
 
 
 @dataclass

@@ -7,6 +7,7 @@ are planned by route: `judge.faults["scores"] = [status(503), broken(...)]`, one
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 import time
 from collections import defaultdict
@@ -24,7 +25,7 @@ from corl.histogram import Histogram
 from corl.rewards import rewards
 from corl.wire_votes import to_wire
 
-__all__ = ["FakeJudge", "Fault", "broken", "status"]
+__all__ = ["Answers", "FakeJudge", "Fault", "answers", "broken", "status"]
 
 Answers = Callable[[str, int, int], str | None]
 """(problem id, step, sample) -> the answer to put into a box; None for a completion without one."""
@@ -32,6 +33,16 @@ Fault = Callable[[dict[str, Any]], Response | dict[str, Any]]
 """Gets the good answer; gives the one to send."""
 
 START = wire.WeightsTag(incarnation=0, version=0, digest="start")
+
+
+def answers(seed: str, kinds: int = 3) -> Answers:
+    """One of `kinds` answers, by hash."""
+
+    def answer(problem_id: str, step: int, sample: int) -> str:
+        digest = hashlib.sha256(f"{seed} {problem_id} {step} {sample}".encode()).digest()
+        return f"{digest[0] % kinds:03d}"
+
+    return answer
 
 
 def status(code: int, detail: str = "planned") -> Fault:

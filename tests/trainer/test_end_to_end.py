@@ -16,8 +16,7 @@ from corl_trainer.stops import ExitCode
 
 from corl.client import JudgeClient
 from corl.weights import checkpoint_digest
-from tests.trainer.conftest import answers
-from tests.trainer.fake_judge import FakeJudge
+from tests.trainer.fake_judge import FakeJudge, answers
 from tests.trainer.stack import (
     MODELS,
     cohort,

@@ -49,7 +49,7 @@ class MainRank:
             services=services,
             log=RunLog(settings.member_dir),
             metrics=StepMetrics(
-                own_vote=rules.own_vote,
+                own_votes=rules.own_votes,
                 accuracy=settings.reward == "truth",
                 samples=RunLog(settings.member_dir, "completions.jsonl") if every else None,
                 samples_every=every,

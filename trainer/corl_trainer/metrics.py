@@ -9,7 +9,6 @@ from typing import Any
 
 from corl.diversity import concentration
 from corl.votes import Vote, attach
-from corl.wire import ProblemRollouts
 from corl_trainer.runlog import RunLog
 from corl_trainer.sources import StepBatch, Verdicts
 
@@ -81,7 +80,7 @@ def progress_line(
 class StepMetrics:
     """Collects a step's metrics on the main rank. `accuracy`: whether the reward is the accuracy (source truth)."""
 
-    own_vote: Callable[[StepBatch, ProblemRollouts], Vote]
+    own_votes: Callable[[StepBatch], list[Vote]]
     accuracy: bool
     samples: RunLog | None
     samples_every: int | None
@@ -89,7 +88,7 @@ class StepMetrics:
     values: dict[str, float] = field(default_factory=dict)
 
     def observe(self, batch: StepBatch, verdicts: Verdicts) -> None:
-        own = [self.own_vote(batch, problem) for problem in batch.problems]
+        own = self.own_votes(batch)
         self.values = step_metrics(batch, verdicts, own)
         if self.accuracy and "reward/mean" in self.values:
             self.values["accuracy"] = self.values["reward/mean"]

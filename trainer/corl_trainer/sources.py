@@ -60,17 +60,25 @@ class Rules:
     policy: VotePolicy
     task: Task
     options: Callable[[str], Options | None]
+    _last: dict[int, list[Vote]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def own_vote(self, batch: StepBatch, problem: ProblemRollouts) -> Vote:
-        """The vote of a member's own completions, under the trainer's policy."""
-        return tally(
-            batch.answers(problem),
-            task=self.task,
-            options=self.options(problem.problem_id),
-            threshold=self.policy.threshold,
-            ties=self.policy.ties,
-            min_parsed=self.policy.min_parsed,
-        )
+    def own_votes(self, batch: StepBatch) -> list[Vote]:
+        """The votes of a member's own completions, under the trainer's policy; counted once a step."""
+        if batch.step not in self._last:
+            votes = [
+                tally(
+                    batch.answers(problem),
+                    task=self.task,
+                    options=self.options(problem.problem_id),
+                    threshold=self.policy.threshold,
+                    ties=self.policy.ties,
+                    min_parsed=self.policy.min_parsed,
+                )
+                for problem in batch.problems
+            ]
+            self._last.clear()
+            self._last[batch.step] = votes
+        return self._last[batch.step]
 
     def reward(self, batch: StepBatch, problem: ProblemRollouts, vote: Vote) -> list[float] | None:
         given = rewards(batch.answers(problem), vote, task=self.task, options=self.options(problem.problem_id))
@@ -149,7 +157,7 @@ class OwnVote:
         pass
 
     def finish(self, batch: StepBatch) -> Verdicts:
-        labels = [self.rules.own_vote(batch, problem) for problem in batch.problems]
+        labels = self.rules.own_votes(batch)
         given = [self.rules.reward(batch, p, label) for p, label in zip(batch.problems, labels, strict=True)]
         return Verdicts(given, list(labels))
 
