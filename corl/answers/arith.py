@@ -17,6 +17,7 @@ __all__ = [
     "IMAGINARY",
     "PRECISION",
     "Approx",
+    "OutOfWork",
     "TooHard",
     "Undefined",
     "Value",
@@ -58,6 +59,10 @@ class TooHard(Exception):
     """Past a size or work limit: the answer keeps its text as its key."""
 
 
+class OutOfWork(TooHard):
+    """The answer's work limit is spent."""
+
+
 class Undefined(Exception):
     """No value here: a division by zero, the logarithm of zero."""
 
@@ -67,13 +72,18 @@ class Work:
 
     __slots__ = ("left",)
 
-    def __init__(self, left: int = 6000) -> None:
+    def __init__(self, left: int = 60_000) -> None:
         self.left = left
 
     def spend(self, amount: int) -> None:
         self.left -= amount
         if self.left < 0:
-            raise TooHard("work limit")
+            raise OutOfWork
+
+    def handle(self, value: Value) -> None:
+        """Spend what one operation with this result costs; that of a fraction grows with the square of its length."""
+        bits = value.denominator.bit_length() if isinstance(value, Fraction) else 0
+        self.spend(1 + (bits * bits >> 20))
 
 
 def exact(value: Exact) -> Exact:

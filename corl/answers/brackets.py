@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,11 +12,9 @@ from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token, spell
 from corl.answers.spans import Span, span_key
 from corl.answers.structure import enclosed, split, trim
-from corl.answers.typed import Typed
+from corl.answers.typed import Typed, Typer
 
 __all__ = ["bracketed", "environment"]
-
-Recurse = Callable[[list[Token]], Typed | None]
 
 MAX_MEMBERS: Final = 10_000
 _MATRICES: Final = frozenset(
@@ -29,32 +27,38 @@ def _is_comma(token: Token) -> bool:
     return token.kind == "sep" and token.text in ",;"
 
 
-def bracketed(tokens: list[Token], recurse: Recurse) -> Typed | None:
+def bracketed(tokens: list[Token], typer: Typer) -> Typed | None:
     """The typed form of tokens that one pair of brackets encloses; None when they have none."""
     if not enclosed(tokens):
         return None
     opener, closer = tokens[0].text, tokens[-1].text
     inner = tokens[1:-1]
     if opener == "\\{" and closer == "\\}":
-        return _braces(inner, recurse)
+        return _braces(inner, typer)
     parts, commas = split(inner, _is_comma)
     if opener == "{":
-        return _braces(inner, recurse) if commas or not inner else None
+        return _braces(inner, typer) if commas or not inner else None
     if not commas:
         if opener in "([<" and closer in ")]>":
-            return recurse(trim(inner))
+            return typer.answer(trim(inner))
         return None
     if len(parts) > MAX_MEMBERS or not all(parts):
         return None
-    members = [recurse(trim(part)) for part in parts]
+    members = [typer.answer(trim(part)) for part in parts]
     keys = [member.key for member in members if member is not None]
     if len(keys) < len(members):
         return None
     if any(member is not None and member.relation for member in members):
-        return recurse(inner) if opener == "(" else None
+        return typer.answer(inner) if opener == "(" else None
+    if opener == "[" and closer == "]" and all(_is_row(trim(part)) for part in parts):
+        return _matrix([], [split(trim(part)[1:-1], _is_comma)[0] for part in parts], [], typer)
     if len(keys) == 2 and opener in "([" and closer in ")]":
         return _interval(keys[0], opener, keys[1], closer)
     return Typed(tuple_key(keys))
+
+
+def _is_row(tokens: list[Token]) -> bool:
+    return enclosed(tokens) and tokens[0].text == "[" and tokens[-1].text == "]"
 
 
 def _interval(low: AnswerKey, opener: str, high: AnswerKey, closer: str) -> Typed:
@@ -65,19 +69,19 @@ def _interval(low: AnswerKey, opener: str, high: AnswerKey, closer: str) -> Type
     return Typed(span_key(span), spans=(span,) if ordered or low.kind == "f" or high.kind == "f" else None)
 
 
-def _braces(inner: list[Token], recurse: Recurse) -> Typed | None:
+def _braces(inner: list[Token], typer: Typer) -> Typed | None:
     if not inner:
         return Typed(EMPTY, spans=())
     head, bar = split(inner, lambda token: token.text in ("|", ":") and token.kind in ("rel", "op", "sep"))
     if bar and len(head) == 2:
-        condition = recurse(trim(head[1]))
+        condition = typer.answer(trim(head[1]))
         if condition is not None and condition.relation and condition.spans is not None:
             return replace(condition, relation=False)
         return None
     parts, _ = split(inner, _is_comma)
     if len(parts) > MAX_MEMBERS:
         return None
-    members = [recurse(trim(part)) for part in parts if part]
+    members = [typer.answer(trim(part)) for part in parts if part]
     keys = [member.key for member in members if member is not None]
     if len(keys) < len(members) or not keys:
         return None
@@ -87,7 +91,7 @@ def _braces(inner: list[Token], recurse: Recurse) -> Typed | None:
     return Typed(set_key(keys, distinct=True), spans=points)
 
 
-def environment(tokens: list[Token], recurse: Recurse) -> Typed | None:
+def environment(tokens: list[Token], typer: Typer) -> Typed | None:
     """A matrix, with a scalar before it and a transposition after it, or the lines of cases and aligned."""
     begin = next((at for at, token in enumerate(tokens) if token.kind == "cmd" and token.text == "begin"), None)
     end = next((at for at, token in enumerate(tokens) if token.kind == "cmd" and token.text == "end"), None)
@@ -104,10 +108,10 @@ def environment(tokens: list[Token], recurse: Recurse) -> Typed | None:
         if trim(row)
     ]
     if name in _ROWS and not tokens[:begin]:
-        return _lines(rows, recurse)
+        return _lines(rows, typer)
     if name not in _MATRICES or not rows or sum(map(len, rows)) > 400:
         return None
-    return _matrix(tokens[:begin], rows, after, recurse)
+    return _matrix(tokens[:begin], rows, after, typer)
 
 
 def _length(tokens: Sequence[Token]) -> int:
@@ -119,7 +123,7 @@ def _argument(tokens: Sequence[Token]) -> str:
     return "".join(token.text for token in tokens[1 : _length(tokens)])
 
 
-def _matrix(before: list[Token], rows: list[list[list[Token]]], after: list[Token], recurse: Recurse) -> Typed | None:
+def _matrix(before: list[Token], rows: list[list[list[Token]]], after: list[Token], typer: Typer) -> Typed | None:
     scale = try_parse(before) if before else None
     if (before and scale is None) or len({len(row) for row in rows}) > 1:
         return None
@@ -132,9 +136,9 @@ def _matrix(before: list[Token], rows: list[list[list[Token]]], after: list[Toke
         for cell in row:
             if scale is not None:
                 node = try_parse(cell)
-                key = node_key(("*", [scale, node])) if node is not None else None
+                key = node_key(("*", [scale, node]), typer.work) if node is not None else None
             else:
-                typed = recurse(trim(cell))
+                typed = typer.answer(trim(cell))
                 key = typed.key if typed is not None else None
             if key is None:
                 return None
@@ -148,14 +152,14 @@ def _matrix(before: list[Token], rows: list[list[list[Token]]], after: list[Toke
     return Typed(build("matrix", ";".join(",".join(map(element, row)) for row in keys)))
 
 
-def _lines(rows: list[list[list[Token]]], recurse: Recurse) -> Typed | None:
+def _lines(rows: list[list[list[Token]]], typer: Typer) -> Typed | None:
     """The lines of ``cases``: a system is a list of relations; pieces with conditions are a set of pairs."""
     if all(len(row) == 2 and trim(row[0]) and trim(row[1]) and row[1][0].kind != "rel" for row in rows) and not any(
         token.kind == "rel" for row in rows for token in row[0]
     ):
         pieces = []
         for row in rows:
-            value, condition = recurse(trim(row[0])), recurse(_condition(trim(row[1])))
+            value, condition = typer.answer(trim(row[0])), typer.answer(_condition(trim(row[1])))
             if value is None or condition is None:
                 return None
             pieces.append(f"{element(value.key)} if {element(condition.key)}")
@@ -164,7 +168,7 @@ def _lines(rows: list[list[list[Token]]], recurse: Recurse) -> Typed | None:
     for row in rows:
         joined = [token for cell in row for token in cell]
         lines += [*([Token("sep", ",", False)] if lines else []), *trim(joined)]
-    return recurse(lines)
+    return typer.answer(lines)
 
 
 def _condition(tokens: list[Token]) -> list[Token]:

@@ -64,11 +64,10 @@ _WRAPPERS: Final = re.compile(
 )
 _SIGNS: Final = str.maketrans({**dict.fromkeys('{}$*`"_', " "), "、": ", ", "。": "."})
 _SPECIES: Final = words("coli elegans aureus pylori thaliana melanogaster subtilis falciparum cerevisiae sapiens rex")
-_LETTER: Final = r"[\(\[]?\s?[A-Z0-9]\s?[\)\]]?"
 _ALONE: Final = re.compile(r"[\(\[]?\s?([A-Za-z0-9])\s?[\)\].:,;]{0,2}")
-_LIST: Final = re.compile(
-    rf"{_LETTER}(?:(?:\s?[,;/&+]\s?(?:and\s)?|\s(?:and|or)\s|\s){_LETTER}){{1,15}}|(?:\([A-Z]\)\s?){{2,15}}"
-)
+_JOINED: Final = re.compile(r"[,;/&+ ]|(?<![A-Za-z])(?:and|or)(?![A-Za-z])|(?<=\))(?=\()")
+_PART: Final = re.compile(r"[\(\[]?([A-Z0-9])[\)\]]?")
+MAX_LISTED: Final = 16
 _RUN: Final = re.compile(r"[A-Z]{2,15}")
 _WITH_TEXT: Final = re.compile(
     r"(?:\(([A-Za-z0-9])\)|\[([A-Z0-9])\]|([A-Z])\s?[).:]|([A-Z])(?:[,!]\s|\s-\s|\s(?=(?:because|since)\s|is\s(?:the\s)?(?:correct|right|best)\b))"
@@ -102,10 +101,9 @@ def letters_of(answer: str, choices: Choices) -> str | None:
     alone = _ALONE.fullmatch(text)
     if alone is not None:
         return only(alone[1], choices)
-    if _LIST.fullmatch(text):
-        listed = only("".join(re.findall(r"(?<![A-Za-z0-9])[A-Z0-9](?![A-Za-z0-9])", text)), choices)
-        if listed is not None:
-            return listed
+    listed = _listed(text, choices)
+    if listed is not None:
+        return listed
     if _RUN.fullmatch(text) and len(set(text)) == len(text) and (run := only(text, choices)) is not None:
         return run
     headed = _WITH_TEXT.fullmatch(text)
@@ -120,6 +118,15 @@ def letters_of(answer: str, choices: Choices) -> str | None:
     if named and (found := only(named[-1], choices)) is not None:
         return found
     return _by_text(text, choices)
+
+
+def _listed(text: str, choices: Choices) -> str | None:
+    """The letters of a list: ``A, C``, ``(A) and (C)``, ``(A)(C)``."""
+    parts = [_PART.fullmatch(part) for part in _JOINED.split(text[:100]) if part]
+    letters = [part[1] for part in parts if part is not None]
+    if not 1 < len(parts) <= MAX_LISTED or len(letters) < len(parts) or len(text) > 100:
+        return None
+    return only("".join(letters), choices)
 
 
 @lru_cache(maxsize=256)

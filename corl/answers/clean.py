@@ -17,6 +17,7 @@ _SUB: Final = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₖₐ
 _SUPER_RUN: Final = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+")
 _SUB_RUN: Final = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₖₐₓ]+")
 _OVERLINED: Final = re.compile("(?:[0-9]\u0305)+")
+_FOREIGN_DIGIT: Final = re.compile(r"(?![0-9])\d")
 _DOTTED: Final = re.compile("([0-9])\u0307")
 
 _GREEK: Final = {
@@ -34,7 +35,7 @@ _COMMANDS: Final = {
     "∠": "angle", "△": "triangle", "⊥": "perp", "∥": "parallel", "∼": "sim", "≅": "cong", "ℝ": "mathbb{R}",
     "ℤ": "mathbb{Z}", "ℕ": "mathbb{N}", "ℚ": "mathbb{Q}", "ℂ": "mathbb{C}", "⟨": "langle", "〈": "langle",
     "⟩": "rangle", "〉": "rangle", "⌊": "lfloor", "⌋": "rfloor", "⌈": "lceil", "⌉": "rceil", "∂": "partial",
-    "√": "wideroot{2}", "∛": "wideroot{3}", "∜": "wideroot{4}", "°": "degree", "º": "degree", "ℓ": "ell",
+    "√": "sqrt", "∛": "sqrt[3]", "∜": "sqrt[4]", "°": "degree", "º": "degree", "ℓ": "ell",
 }  # fmt: skip
 _PLAIN: Final = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "‒": "-", "﹣": "-", "∗": "*", "∕": "/", "⁄": "/", "∣": "|",
@@ -89,6 +90,7 @@ def clean(raw: str) -> str:
         text = _OVERLINED.sub(lambda run: "\\overline{" + run[0].replace("\u0305", "") + "}", text)
         text = _DOTTED.sub(r"\\dot{\1}", text)
         text = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
+        text = _FOREIGN_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text)
     text = text.strip(' `"')
     for mark in ("**", "__"):
         if text.startswith(mark) and text.endswith(mark) and len(text) > 4:

@@ -28,7 +28,7 @@ MAX_TERMS: Final = 2000
 Env = dict[str, Value]
 _INFINITE: Final = ("inf",)
 
-_COST: Final = {"factorial": 40, "factorial2": 5}
+_COST: Final = {"factorial": 60, "factorial2": 5}
 
 
 @lru_cache(maxsize=1024)
@@ -67,22 +67,25 @@ def evaluate(node: Node, env: Env, work: Work, choice: int = 1) -> Value:
         Undefined: no value at this point.
     """
     kind = node[0]
+    work.spend(1)
     if kind == "q":
         return arith.exact(node[1])
     if kind == "s":
         return _symbol(node[1], env)
-    work.spend(1)
     if kind == "+":
         total: Value = 0
         for part in node[1]:
             total = arith.add(total, evaluate(part, env, work, choice))
-        work.spend(len(node[1]))
+            work.handle(total)
         return total
     if kind == "*":
         product: Value = 1
         for part in node[1]:
-            product = arith.mul(product, evaluate(part, env, work, choice))
-        work.spend(len(node[1]))
+            if part[0] == "inv":
+                product = arith.div(product, evaluate(part[1], env, work, choice))
+            else:
+                product = arith.mul(product, evaluate(part, env, work, choice))
+            work.handle(product)
         return product
     if kind == "neg":
         return arith.neg(evaluate(node[1], env, work, choice))
@@ -132,7 +135,7 @@ def _rare(node: Node, env: Env, work: Work, choice: int) -> Value:
         work.spend(20)
         return functions.logarithm(evaluate(node[2], env, work, choice), evaluate(node[1], env, work, choice))
     if kind == "binom":
-        work.spend(60)
+        work.spend(150)
         return functions.binomial(evaluate(node[1], env, work, choice), evaluate(node[2], env, work, choice))
     if kind == "m":
         return functions.MANY[node[1]]([evaluate(part, env, work, choice) for part in node[2]])
@@ -154,6 +157,7 @@ def _series(node: Node, env: Env, work: Work, choice: int) -> Value:
         inner[variable] = index
         term = evaluate(body, inner, work, choice)
         total = arith.add(total, term) if kind == "sum" else arith.mul(total, term)
+        work.handle(total)
     return total
 
 
@@ -162,11 +166,10 @@ def _integral(node: Node, env: Env, work: Work, choice: int) -> Value:
     if env or "int" in str(body):
         raise TooHard("an integral with parameters, or of an integral")
     inner: Env = {}
-    budget = Work(40_000)
 
     def integrand(x: Approx) -> Value:
         inner[variable] = x
-        return evaluate(body, inner, budget, choice)
+        return evaluate(body, inner, work, choice)
 
     def mirrored(x: Approx) -> Value:
         return integrand(arith.approx(arith.neg(x)))
@@ -215,32 +218,31 @@ def _text(value: Value, digits: int) -> str:
     return real if value[1] == libmp.fzero else f"{real},{arith.decimal(value[1], digits)}"
 
 
-def fingerprint(node: Node, choice: int = 1) -> tuple[str, str]:
+def fingerprint(node: Node, work: Work, choice: int = 1) -> tuple[str, str]:
     """Kind (``q`` rational, ``f`` real or symbolic, ``c`` complex) and form of an expression.
 
     Raises:
         TooHard, Undefined: it has none within the limits.
     """
-    return _form(_values(node, choice))
+    return _form(_values(node, work, choice))
 
 
-def _values(node: Node, choice: int = 1) -> list[Value]:
+def _values(node: Node, work: Work, choice: int = 1) -> list[Value]:
     symbols = free_symbols(node)
     if not symbols:
-        return [evaluate(node, {}, Work(), choice)]
-    work = Work()
+        return [evaluate(node, {}, work, choice)]
     return [
         evaluate(node, {symbol: _point(symbol, index) for symbol in symbols}, work, choice) for index in range(POINTS)
     ]
 
 
-def relation_fingerprint(left: Node, right: Node, *, signed: bool) -> str | None:
+def relation_fingerprint(left: Node, right: Node, work: Work, *, signed: bool) -> str | None:
     """The form of ``left - right`` up to a constant factor (a positive one when ``signed``); None if constant.
 
     Raises:
         TooHard, Undefined: it has none within the limits.
     """
-    values = _values(("+", [left, ("neg", right)]))
+    values = _values(("+", [left, ("neg", right)]), work)
     if len(values) == 1 or arith.is_zero(values[0]):
         return None
     lead = values[0]

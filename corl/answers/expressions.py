@@ -40,7 +40,7 @@ def try_parse(tokens: Sequence[Token]) -> Node | None:
         return None
 
 
-def expression_key(tokens: Sequence[Token]) -> AnswerKey | None:
+def expression_key(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     """The key of an expression, with its decimals where it is a decimal literal; None when it is no expression."""
     sign, rest = "", tokens
     while len(rest) > 1 and rest[0].kind == "op" and rest[0].text in ("+", "-"):
@@ -53,7 +53,7 @@ def expression_key(tokens: Sequence[Token]) -> AnswerKey | None:
         return None
     except TooHard:
         return build("raw", " ".join(token.text for token in tokens))
-    return node_key(node)
+    return node_key(node, work)
 
 
 def _literal(sign: str, tokens: Sequence[Token]) -> AnswerKey | None:
@@ -74,7 +74,7 @@ def _literal(sign: str, tokens: Sequence[Token]) -> AnswerKey | None:
     return AnswerKey("q", rational_form(-value if sign else value), decimals=decimals)
 
 
-def node_key(node: Node) -> AnswerKey:
+def node_key(node: Node, work: Work) -> AnswerKey:
     """The key of an expression tree; past the limits, its text."""
     if node == _INFINITE:
         return AnswerKey("inf", "+")
@@ -83,15 +83,15 @@ def node_key(node: Node) -> AnswerKey:
     try:
         symbols = free_symbols(node)
         if symbols and symbols <= {"j", "k"}:
-            vector = _vector(node)
+            vector = _vector(node, work)
             if vector is not None:
                 return vector
-        return build(*fingerprint(node))
+        return build(*fingerprint(node, work))
     except _FAILURES:
         return build("raw", spell_tree(node))
 
 
-def plus_minus(tokens: Sequence[Token]) -> tuple[AnswerKey, ...] | None:
+def plus_minus(tokens: Sequence[Token], work: Work) -> tuple[AnswerKey, ...] | None:
     """The two values of an expression with plus-minus signs, which take one sign together; None for any other."""
     if not any(token.kind == "op" and token.text in ("+-", "-+") for token in tokens):
         return None
@@ -99,12 +99,12 @@ def plus_minus(tokens: Sequence[Token]) -> tuple[AnswerKey, ...] | None:
     if node is None:
         return None
     try:
-        return tuple(build(*fingerprint(node, choice)) for choice in (1, -1))
+        return tuple(build(*fingerprint(node, work, choice)) for choice in (1, -1))
     except _FAILURES:
         return (build("raw", spell_tree(node)),)
 
 
-def _vector(node: Node) -> AnswerKey | None:
+def _vector(node: Node, work: Work) -> AnswerKey | None:
     """``3i+4j`` as the vector (3, 4): linear in two or three of the unit vectors, with nothing left over."""
     used = [axis for axis in _AXES if ("s", axis) in _leaves(node)]
     if len(used) < 2:
@@ -112,7 +112,7 @@ def _vector(node: Node) -> AnswerKey | None:
     axes = _AXES if "k" in used else _AXES[:2]
 
     def at(*values: int) -> Value:
-        return evaluate(node, dict(zip(_AXES, values, strict=True)), Work())
+        return evaluate(node, dict(zip(_AXES, values, strict=True)), work)
 
     try:
         units = [at(*(int(axis == other) for other in _AXES)) for axis in axes]

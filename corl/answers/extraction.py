@@ -17,6 +17,7 @@ WINDOW: Final = 200_000
 MARKER_WINDOW: Final = 6_000
 MAX_ANSWER: Final = 2_000
 MAX_BOXES: Final = 50  # looked at, from the end
+MAX_MARKERS: Final = 50
 
 _BOX: Final = re.compile(r"(\\{1,2})(?:boxed|fbox|framebox)\s{0,4}(?=[{A-Za-z0-9$\\-])")
 _BARE_BOX: Final = re.compile(r"[^\s$,.;{}\\]{1,40}")
@@ -166,7 +167,7 @@ def tagged(text: str) -> str | None:
 
 def marked(text: str) -> str | None:
     """The answer after the last marker that has one."""
-    for match in reversed(list(_MARKER.finditer(text))):
+    for match in reversed(list(_MARKER.finditer(text))[-MAX_MARKERS:]):
         answer = _after(text[match.end() : match.end() + MAX_ANSWER])
         if answer is not None:
             return answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,30 +11,36 @@ from corl.answers.forms import EMPTY, build, element, set_key, tuple_key
 from corl.answers.lexer import Token
 from corl.answers.spans import Span, intersect
 from corl.answers.structure import trim
-from corl.answers.typed import Typed, unite
+from corl.answers.typed import Typed, Typer, unite
 
 __all__ = ["listing"]
 
-Recurse = Callable[[list[Token]], Typed | None]
-
 MAX_PARTS: Final = 10_000
+MAX_RELATIONS: Final = 200
+MAX_RANGES: Final = 40  # conditions on one unknown
+MAX_TEXTS: Final = 64  # members in words; more of them are prose
 _OR: Final = frozenset({"or", "或"})
 _AND: Final = frozenset({"and", "和"})
 
 
-def listing(parts: Sequence[list[Token]], joins: Sequence[Token], recurse: Recurse) -> Typed | None:
+def listing(parts: Sequence[list[Token]], joins: Sequence[Token], typer: Typer) -> Typed | None:
     """The typed form of the parts of a list; None when some part cannot be typed."""
     if len(parts) > MAX_PARTS:
         return None
     typed: list[Typed] = []
+    texts = relations = 0
     for part in parts:
         part = trim(part)
         if not part:
             continue
-        one = recurse(part)
+        one = typer.member(part)
         if one is None:
             return None
         typed.append(one)
+        texts += one.key.kind == "text"
+        relations += one.relation
+        if texts > MAX_TEXTS or relations > MAX_RELATIONS:
+            return None
     if not typed:
         return None
     words = {join.text.lower() for join in joins}
@@ -82,7 +88,7 @@ def _relations(typed: list[Typed], words: set[str]) -> Typed | None:
             bare = tuple_key(one.key for one in ordered)
             return Typed(replace(build("assign", form), bare=bare), relation=True)
     if all(one.relation and one.name and one.spans is not None for one in typed) and len(set(names)) == 1:
-        return _ranges(typed, words)
+        return _ranges(typed, words) if len(typed) <= MAX_RANGES else None
     forms = sorted({f"{one.name}@{element(one.key)}" if one.name else element(one.key) for one in typed})
     plain = [one for one in typed if not one.relation]
     key = build("system", ",".join(forms))

@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
+from corl.answers.arith import Work
 from corl.answers.brackets import bracketed, environment
 from corl.answers.clean import clean
 from corl.answers.expressions import expression_key, is_constant, plus_minus
@@ -20,13 +21,13 @@ from corl.answers.structure import is_join, join_thousands, split, trim
 from corl.answers.text import long_key, phrase, tokens_key
 from corl.answers.typed import Typed, unite
 
-__all__ = ["math_key"]
+__all__ = ["math_key", "type_tokens"]
 
 MAX_LENGTH: Final = 65_536
 MAX_TOKENS: Final = 24_000
-MAX_PIECE: Final = 4000  # tokens of one member of a list
-MAX_NESTING: Final = 24
-_PLAIN: Final = re.compile(r"[+-]?[0-9]{1,300}(?:\.([0-9]{1,300}))?")
+MAX_PIECE: Final = 12_000  # tokens of one member of a list
+MAX_NESTING: Final = 12
+_PLAIN: Final = re.compile(r"[+-]?[0-9]{1,150}(?:\.([0-9]{1,150}))?")
 
 
 def math_key(answer: str) -> AnswerKey | None:
@@ -47,10 +48,15 @@ def math_key(answer: str) -> AnswerKey | None:
     if tokens is None:
         return long_key(text)
     try:
-        typed = _Typer().answer(join_thousands(tokens))
-    except RecursionError:
-        typed = None
+        typed = type_tokens(tokens)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+        typed = None  # a fault of ours costs this answer its type, never the vote that it is in
     return typed.key if typed is not None else tokens_key(trim(tokens))
+
+
+def type_tokens(tokens: list[Token]) -> Typed | None:
+    """The typed form of an answer's tokens; None when it must keep its text."""
+    return _Typer().answer(join_thousands(tokens))
 
 
 def _outward(tokens: list[Token]) -> list[Token]:
@@ -77,6 +83,7 @@ class _Typer:
 
     def __init__(self) -> None:
         self.depth = 0
+        self.work = Work()
 
     def answer(self, tokens: list[Token]) -> Typed | None:
         """A list or a single answer; None when it must keep its text."""
@@ -96,8 +103,8 @@ class _Typer:
                 return vector
             parts, joins = split(tokens, is_join)
             if joins:
-                whole = quantity_key(tokens) if len(tokens) < 20 else None  # "2 hours and 30 minutes"
-                return Typed(whole) if whole is not None else listing(parts, joins, self.member)
+                whole = quantity_key(tokens, self.work) if len(tokens) < 20 else None  # "2 hours and 30 minutes"
+                return Typed(whole) if whole is not None else listing(parts, joins, self)
             return self.single(tokens)
         finally:
             self.depth -= 1
@@ -115,29 +122,29 @@ class _Typer:
             return None
         if len(tokens) == 1 and tokens[0].kind == "dots":
             return Typed(AnswerKey("text", "..."))
-        residue = congruence(tokens, self.answer)
+        residue = congruence(tokens, self)
         if residue is not None and not any(map(is_relation, tokens)):
             return Typed(residue)
         if any(map(is_relation, tokens)) and split(tokens, is_relation)[1]:
-            return relation(tokens, self.answer)
+            return relation(tokens, self)
         tokens = _differences(tokens)
         parts, signs = split(tokens, self.is_set_sign)
         if signs or (len(tokens) > 8 and (parts := self.united(tokens))):
             return self.combined(parts, [sign.text for sign in signs] or ["cup"] * (len(parts) - 1))
         for read in (bracketed, environment):
-            typed = read(tokens, self.answer)
+            typed = read(tokens, self)
             if typed is not None:
                 return typed
         point = self.point(tokens)
         if point is not None:
             return point
-        quantity = quantity_key(tokens)
+        quantity = quantity_key(tokens, self.work)
         if quantity is not None:
             return Typed(quantity)
-        both = plus_minus(tokens)
+        both = plus_minus(tokens, self.work)
         if both is not None:
             return Typed(set_key(both, distinct=True), members=both)
-        key = expression_key(tokens)
+        key = expression_key(tokens, self.work)
         return (
             Typed(key, spans=(Span(key, True, key, True),) if is_constant(key) else None) if key is not None else None
         )
@@ -158,7 +165,7 @@ class _Typer:
         """A named point: ``A(1, 2)``."""
         if len(tokens) < 6 or tokens[0].kind not in ("letter", "text") or not tokens[0].text.isupper():
             return None
-        typed = bracketed(tokens[1:], self.answer)
+        typed = bracketed(tokens[1:], self)
         return typed if typed is not None and typed.key.kind == "tuple" else None
 
     def angled(self, tokens: list[Token]) -> Typed | None:
@@ -169,7 +176,7 @@ class _Typer:
         if not any(token.text == "," for token in tokens):
             return None
         inner = [Token("open", "<", False), *tokens[1:-1], Token("close", ">", False)]
-        return bracketed(inner, self.answer)
+        return bracketed(inner, self)
 
     def combined(self, parts: list[list[Token]], signs: list[str]) -> Typed | None:
         """Unions, intersections and differences of subsets of the real line."""

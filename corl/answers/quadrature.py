@@ -13,7 +13,7 @@ from typing import Any, Final
 from mpmath import libmp
 
 from corl.answers import arith
-from corl.answers.arith import Approx, TooHard, Undefined, Value
+from corl.answers.arith import Approx, OutOfWork, TooHard, Undefined, Value
 
 __all__ = ["integrate"]
 
@@ -82,8 +82,8 @@ def integrate(function: Callable[[Approx], Value], low: Value | None, high: Valu
                 total = arith.add(total, arith.mul(function(arith.approx(x)), (weight, libmp.fzero)))
             except Undefined:
                 continue  # the integrand's limit at an end that the node has rounded onto
-            except TooHard:
-                if half_line and distance[2] + distance[3] > _FAR:
+            except TooHard as error:
+                if half_line and not isinstance(error, OutOfWork) and distance[2] + distance[3] > _FAR:
                     continue  # exp(-x^2) far out; what does not vanish there does not settle either
                 raise
         step = arith.div(arith.mul(half, total), 2 ** (level + 1))

@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Final
 
+from corl.answers.arith import Work
 from corl.answers.evaluate import rational_form
 from corl.answers.expressions import expression_key, is_value, node_key, try_parse
 from corl.answers.forms import build, element
@@ -34,29 +35,29 @@ MAX_NOUNS: Final = 4
 _TAILS: Final = frozenset({("sym", "degree"), ("sym", "ordinal"), ("fn", "min")})
 
 
-def quantity_key(tokens: Sequence[Token]) -> AnswerKey | None:
+def quantity_key(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     """The key of a value with a mark, unit, base or clock notation; None for what is none of these."""
     if not 1 < len(tokens) <= 200:
-        return _number_words(tokens)
+        return _number_words(tokens, work)
     for read in (_colons, _money, _percent, _base, _durations, _united, _number_words):
-        found = read(tokens)
+        found = read(tokens, work)
         if found is not None:
             return found
     return None
 
 
-def _value(tokens: Sequence[Token]) -> AnswerKey | None:
+def _value(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     """The key of a plain value: a number or a constant or symbolic expression."""
     if not tokens:
         return None
-    found = expression_key(tokens)
+    found = expression_key(tokens, work)
     return found if found is not None and found.kind in ("q", "f", "c") else None
 
 
 # -- marks -----------------------------------------------------------------------------------------------------------
 
 
-def _money(tokens: Sequence[Token]) -> AnswerKey | None:
+def _money(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     currency = currency_of(tokens[0])
     if currency is not None:
         dot = tokens[1].text == "."
@@ -67,13 +68,13 @@ def _money(tokens: Sequence[Token]) -> AnswerKey | None:
     if len(rest) > 1 and rest[0].text in ("US", "USD", "A", "C") and rest[0].kind in ("word", "letter", "text"):
         rest = rest[1:]
     sign = next(token.text for token in tokens if token.kind == "money")
-    inner = _value(rest) or quantity_key(rest)
+    inner = _value(rest, work) or quantity_key(rest, work)
     if inner is None or not is_value(inner) or inner.kind == "quantity":
         return None
     return replace(inner, unit=sign)
 
 
-def _percent(tokens: Sequence[Token]) -> AnswerKey | None:
+def _percent(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     rest = list(tokens)
     if (rest[-1].kind == "op" and rest[-1].text == "%") or (
         rest[-1].kind in ("text", "word") and rest[-1].text.lower() in _PERCENT
@@ -83,32 +84,34 @@ def _percent(tokens: Sequence[Token]) -> AnswerKey | None:
         rest = rest[:-2]
     else:
         return None
-    bare = _value(rest)
+    bare = _value(rest, work)
     if bare is None:
         return None
-    return _scaled(bare, rest, Fraction(1, 100), percent=True)
+    return _scaled(bare, rest, Fraction(1, 100), work, percent=True)
 
 
-def _scaled(bare: AnswerKey, tokens: Sequence[Token], factor: Fraction, *, percent: bool = False) -> AnswerKey | None:
+def _scaled(
+    bare: AnswerKey, tokens: Sequence[Token], factor: Fraction, work: Work, *, percent: bool = False
+) -> AnswerKey | None:
     """A value in hundredths: its key, and the number as written as its bare key."""
     if bare.value is not None:
         places = 2 + (bare.decimals or 0)
         return AnswerKey("q", rational_form(bare.value * factor), percent=percent, decimals=places, bare=bare)
-    scaled = _times(tokens, factor)
+    scaled = _times(tokens, factor, work)
     return replace(scaled, percent=percent, bare=bare) if scaled is not None else None
 
 
-def _times(tokens: Sequence[Token], factor: Fraction) -> AnswerKey | None:
+def _times(tokens: Sequence[Token], factor: Fraction, work: Work) -> AnswerKey | None:
     node = try_parse(tokens)
-    return node_key(("*", [("q", factor), node])) if node is not None else None
+    return node_key(("*", [("q", factor), node]), work) if node is not None else None
 
 
 # -- units -----------------------------------------------------------------------------------------------------------
 
 
-def with_unit(bare: AnswerKey, unit: Unit, tokens: Sequence[Token]) -> AnswerKey | None:
+def _with_unit(bare: AnswerKey, unit: Unit, tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     if unit.name == "cent":
-        scaled = _scaled(bare, tokens, unit.factor)
+        scaled = _scaled(bare, tokens, unit.factor, work)
         return replace(scaled, unit="cent") if scaled is not None else None
     if not unit.signature:
         return replace(bare, unit=unit.name)
@@ -116,13 +119,13 @@ def with_unit(bare: AnswerKey, unit: Unit, tokens: Sequence[Token]) -> AnswerKey
         return replace(
             build("quantity", f"{rational_form(bare.value * unit.factor)}|{unit.signature}"), unit=unit.name, bare=bare
         )
-    scaled = bare if unit.factor == 1 else _times(tokens, unit.factor)
+    scaled = bare if unit.factor == 1 else _times(tokens, unit.factor, work)
     if scaled is None:
         return None
     return replace(build("quantity", f"{scaled.form}|{unit.signature}"), unit=unit.name, bare=bare)
 
 
-def _united(tokens: Sequence[Token]) -> AnswerKey | None:
+def _united(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     """A value and the unit, scale word, ordinal or counted noun after it."""
     depth = 0
     for at, token in enumerate(tokens):
@@ -130,40 +133,40 @@ def _united(tokens: Sequence[Token]) -> AnswerKey | None:
         if depth or not at:
             continue
         if token.kind in ("text", "word", "letter") or (token.kind, token.text) in _TAILS:
-            found = _headed(tokens[:at], tokens[at:])
+            found = _headed(tokens[:at], tokens[at:], work)
             if found is not None:
                 return found
     return None
 
 
-def _headed(head: Sequence[Token], tail: Sequence[Token]) -> AnswerKey | None:
+def _headed(head: Sequence[Token], tail: Sequence[Token], work: Work) -> AnswerKey | None:
     if tail[0].kind == "sym" and tail[0].text == "ordinal":
-        whole = _value(head)
+        whole = _value(head, work)
         if whole is None or whole.value is None or not _all_words(tail[1:]):
             return None
         return replace(whole, unit="th")
     scale = SCALES.get(tail[0].text.lower())
     if scale is not None and tail[0].kind != "letter":
-        number = _value(head)
+        number = _value(head, work)
         if number is None or number.value is None:
             return None
         scaled = AnswerKey("q", rational_form(number.value * scale))
         if len(tail) == 1:
             return scaled
-        return _headed_unit(scaled, [Token("num", rational_form(number.value * scale), False)], tail[1:])
+        return _headed_unit(scaled, [Token("num", rational_form(number.value * scale), False)], tail[1:], work)
     unit = read_unit(tail)
     if unit is None and not (_all_words(tail) and _is_count(head)):
         return None
     if tail[0].kind == "sym" and _has_letters(head):
         return None  # a degree sign after a symbol belongs to the expression
-    number = _value(head)
-    return None if number is None else _headed_unit(number, head, tail)
+    number = _value(head, work)
+    return None if number is None else _headed_unit(number, head, tail, work)
 
 
-def _headed_unit(number: AnswerKey, head: Sequence[Token], tail: Sequence[Token]) -> AnswerKey | None:
+def _headed_unit(number: AnswerKey, head: Sequence[Token], tail: Sequence[Token], work: Work) -> AnswerKey | None:
     unit = read_unit(tail)
     if unit is not None:
-        return with_unit(number, unit, head)
+        return _with_unit(number, unit, head, work)
     if _all_words(tail) and _is_count(head):
         return replace(number, unit=" ".join(token.text.lower() for token in tail))
     return None
@@ -187,7 +190,7 @@ def _all_words(tokens: Sequence[Token]) -> bool:
     )
 
 
-def _durations(tokens: Sequence[Token]) -> AnswerKey | None:
+def _durations(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     """Several units of one dimension: ``2 hours and 30 minutes``, ``5 ft 3 in``."""
     groups: list[list[Token]] = []
     for token in tokens:
@@ -217,7 +220,7 @@ def _durations(tokens: Sequence[Token]) -> AnswerKey | None:
 # -- bases, clocks, ratios -------------------------------------------------------------------------------------------
 
 
-def _base(tokens: Sequence[Token]) -> AnswerKey | None:
+def _base(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     """Digits in a named base: ``52_8``, ``(52)_{8}``, ``52 base 8``."""
     if len(tokens) > 80:
         return None
@@ -249,7 +252,7 @@ def _base(tokens: Sequence[Token]) -> AnswerKey | None:
     return replace(build("base", f"{digits}_{base}"), bare=bare)
 
 
-def _colons(tokens: Sequence[Token]) -> AnswerKey | None:
+def _colons(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     half = ""
     rest = list(tokens)
     while rest and (rest[-1].kind in ("letter", "word", "text") or rest[-1].text == "."):
@@ -266,7 +269,7 @@ def _colons(tokens: Sequence[Token]) -> AnswerKey | None:
             return AnswerKey("time", f"{hour}:{minutes}")
         full = hour % 12 + (12 if half == "pm" else 0)
         return AnswerKey("time", f"{full}:{minutes}", unit=half, bare=AnswerKey("time", f"{hour}:{minutes}"))
-    return _ratio(parts) if not half else None
+    return _ratio(parts, work) if not half else None
 
 
 def _is_clock(texts: Sequence[str], half: str) -> bool:
@@ -277,8 +280,8 @@ def _is_clock(texts: Sequence[str], half: str) -> bool:
     return int(texts[0]) <= 24 and all(len(text) == 2 and int(text) < 60 for text in texts[1:])
 
 
-def _ratio(parts: Sequence[Sequence[Token]]) -> AnswerKey | None:
-    keys = [_value(part) for part in parts]
+def _ratio(parts: Sequence[Sequence[Token]], work: Work) -> AnswerKey | None:
+    keys = [_value(part, work) for part in parts]
     values = [key.value if key is not None else None for key in keys]
     if any(key is None for key in keys):
         return None
@@ -294,7 +297,7 @@ def _ratio(parts: Sequence[Sequence[Token]]) -> AnswerKey | None:
     return build("ratio", form)
 
 
-def _number_words(tokens: Sequence[Token]) -> AnswerKey | None:
+def _number_words(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     """Numbers spelt out, up to the millions: ``twenty-five``, ``two hundred``."""
     if not 0 < len(tokens) <= 8:
         return None

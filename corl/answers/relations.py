@@ -8,7 +8,7 @@ kept beside the key, so that lists of relations can tell ``a = 1, b = 2`` from `
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,11 +20,9 @@ from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token, spell
 from corl.answers.spans import INFINITE_HIGH, INFINITE_LOW, REALS, Span, remove_points, span_key
 from corl.answers.structure import split, trim
-from corl.answers.typed import Typed, unite
+from corl.answers.typed import Typed, Typer, unite
 
 __all__ = ["congruence", "is_relation", "name_of", "relation"]
-
-Recurse = Callable[[list[Token]], Typed | None]
 
 _ORDER: Final = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -43,24 +41,24 @@ def is_relation(token: Token) -> bool:
     return token.kind == "rel"
 
 
-def relation(tokens: list[Token], recurse: Recurse) -> Typed | None:
+def relation(tokens: list[Token], typer: Typer) -> Typed | None:
     """The typed form of tokens with relation signs at the top level; None for what has no normal form."""
     sides, signs = split(tokens, is_relation)
     sides = [trim(side) for side in sides]
     kinds = {sign.text for sign in signs}
     if "~=" in kinds:
-        return _approximate(sides, signs, recurse)
+        return _approximate(sides, signs, typer)
     if kinds == {"="}:
-        return _equality(sides, recurse)
+        return _equality(sides, typer)
     if kinds == {"in"} and len(sides) == 2:
-        return _membership(sides, recurse)
+        return _membership(sides, typer)
     if kinds == {"=="} and len(sides) == 2:
-        inner = congruence(sides[1], recurse)
+        inner = congruence(sides[1], typer)
         return Typed(inner, name_of(sides[0]), relation=True) if inner is not None else None
     if kinds == {"!="} and len(sides) == 2:
-        return _unequal(sides, recurse)
+        return _unequal(sides, typer)
     if kinds <= {"<", "<="} or kinds <= {">", ">="}:
-        return _inequality(sides, [sign.text for sign in signs], recurse)
+        return _inequality(sides, [sign.text for sign in signs], typer)
     return None
 
 
@@ -111,15 +109,15 @@ def _is_simple(name: str) -> bool:
 # -- equality --------------------------------------------------------------------------------------------------------
 
 
-def _approximate(sides: list[list[Token]], signs: list[Token], recurse: Recurse) -> Typed | None:
+def _approximate(sides: list[list[Token]], signs: list[Token], typer: Typer) -> Typed | None:
     """``10\\pi \\approx 31.4`` is its exact side."""
     at = next(i for i, sign in enumerate(signs) if sign.text == "~=")
     left = _joined(sides[: at + 1], signs[:at])
     right = _joined(sides[at + 1 :], signs[at + 1 :])
-    exact = recurse(left)
+    exact = typer.answer(left)
     if exact is not None and is_constant(exact.key) and name_of(left) is None:
         return exact
-    value = recurse(right)
+    value = typer.answer(right)
     return replace(value, name=name_of(left), relation=True) if value is not None else None
 
 
@@ -130,30 +128,30 @@ def _joined(sides: list[list[Token]], signs: list[Token]) -> list[Token]:
     return tokens
 
 
-def _equality(sides: list[list[Token]], recurse: Recurse) -> Typed | None:
+def _equality(sides: list[list[Token]], typer: Typer) -> Typed | None:
     if not all(sides):
         return None
     if len(sides) > 2:
-        return _chain(sides, recurse)
+        return _chain(sides, typer)
     left, right = sides
     name = name_of(left)
     if name is None and name_of(right) is not None:
-        value = recurse(left)
+        value = typer.answer(left)
         if value is not None and is_constant(value.key):
             left, right, name = right, left, name_of(right)
-    value = recurse(right)
+    value = typer.answer(right)
     if name is not None and value is not None and not value.relation:
         if not _is_simple(name) or not is_value(value.key) or is_constant(value.key):
             return replace(value, name=name, relation=True)
-        return _equation(left, right, bare=value.key)
+        return _equation(left, right, typer, bare=value.key)
     if name is None and value is not None and is_constant(value.key):
-        same = recurse(left)
+        same = typer.answer(left)
         if same is not None and is_constant(same.key):
             return value if same.key == value.key else None
     names = _names(left)
     if names and value is not None and value.key.kind == "tuple":
         return replace(value, relation=True)
-    return _equation(left, right)
+    return _equation(left, right, typer)
 
 
 def _names(tokens: list[Token]) -> list[str]:
@@ -165,12 +163,12 @@ def _names(tokens: list[Token]) -> list[str]:
     return [name for name in names if name] if all(names) and len(names) > 1 else []
 
 
-def _equation(left: list[Token], right: list[Token], bare: AnswerKey | None = None) -> Typed | None:
+def _equation(left: list[Token], right: list[Token], typer: Typer, bare: AnswerKey | None = None) -> Typed | None:
     nodes = try_parse(left), try_parse(right)
     if nodes[0] is None or nodes[1] is None:
         return None
     try:
-        form = relation_fingerprint(nodes[0], nodes[1], signed=False)
+        form = relation_fingerprint(nodes[0], nodes[1], typer.work, signed=False)
     except (TooHard, Undefined, OverflowError, ValueError):
         form = f"#{spell_tree(nodes[0])}={spell_tree(nodes[1])}"
     if form is None:
@@ -178,9 +176,9 @@ def _equation(left: list[Token], right: list[Token], bare: AnswerKey | None = No
     return Typed(replace(build("eq", form), bare=bare), relation=True)
 
 
-def _chain(sides: list[list[Token]], recurse: Recurse) -> Typed | None:
+def _chain(sides: list[list[Token]], typer: Typer) -> Typed | None:
     """``A = \\pi r^2 = 9\\pi`` is its last value; ``x = y = 5`` keeps both names."""
-    last = recurse(sides[-1])
+    last = typer.answer(sides[-1])
     names = [name_of(side) for side in sides[:-1]]
     if last is not None and is_constant(last.key):
         simple = [name for name in names if name is not None and _is_simple(name)]
@@ -188,37 +186,37 @@ def _chain(sides: list[list[Token]], recurse: Recurse) -> Typed | None:
             form = ",".join(f"{name}={last.key.canonical}" for name in sorted(simple))
             return Typed(replace(build("assign", form), bare=last.key), relation=True)
         return replace(last, name=names[0], relation=names[0] is not None)
-    return _equality([sides[0], sides[-1]], recurse)
+    return _equality([sides[0], sides[-1]], typer)
 
 
 # -- order -----------------------------------------------------------------------------------------------------------
 
 
-def _inequality(sides: list[list[Token]], signs: list[str], recurse: Recurse) -> Typed | None:
+def _inequality(sides: list[list[Token]], signs: list[str], typer: Typer) -> Typed | None:
     if signs[0] in (">", ">="):
         sides, signs = sides[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
     if len(sides) == 2:
         name, other = name_of(sides[0]), name_of(sides[1])
-        if name is not None and (end := _end(sides[1], recurse)) is not None:
+        if name is not None and (end := _end(sides[1], typer)) is not None:
             return _spanned(Span(INFINITE_LOW, False, end, signs[0] == "<=" and end.kind != "inf"), name)
-        if other is not None and (end := _end(sides[0], recurse)) is not None:
+        if other is not None and (end := _end(sides[0], typer)) is not None:
             return _spanned(Span(end, signs[0] == "<=" and end.kind != "inf", INFINITE_HIGH, False), other)
-        return _ordered(sides[0], sides[1], signs[0])
+        return _ordered(sides[0], sides[1], signs[0], typer)
     if len(sides) == 3 and (name := name_of(sides[1])) is not None:
-        low, high = _end(sides[0], recurse, constant=False), _end(sides[2], recurse, constant=False)
+        low, high = _end(sides[0], typer, constant=False), _end(sides[2], typer, constant=False)
         if low is not None and high is not None:
             closed = signs[0] == "<=" and low.kind != "inf", signs[1] == "<=" and high.kind != "inf"
             return _spanned(Span(low, closed[0], high, closed[1]), name)
     if len(sides) > 6:
         return None
-    parts = [_ordered(a, b, sign) for a, b, sign in zip(sides, sides[1:], signs, strict=False)]
+    parts = [_ordered(a, b, sign, typer) for a, b, sign in zip(sides, sides[1:], signs, strict=False)]
     if any(part is None for part in parts):
         return None
     return Typed(build("ineq", ";".join(part.key.form for part in parts if part is not None)), relation=True)
 
 
-def _end(tokens: list[Token], recurse: Recurse, *, constant: bool = True) -> AnswerKey | None:
-    typed = recurse(tokens)
+def _end(tokens: list[Token], typer: Typer, *, constant: bool = True) -> AnswerKey | None:
+    typed = typer.answer(tokens)
     if typed is None or typed.relation or not (is_value(typed.key) or typed.key.kind == "inf"):
         return None
     return typed.key if is_constant(typed.key) or not constant else None
@@ -228,13 +226,13 @@ def _spanned(span: Span, name: str) -> Typed:
     return Typed(span_key(span), name=name, relation=True, spans=(span,))
 
 
-def _ordered(left: list[Token], right: list[Token], sign: str) -> Typed | None:
+def _ordered(left: list[Token], right: list[Token], sign: str, typer: Typer) -> Typed | None:
     """``left < right`` between expressions: the fingerprint of their difference up to a positive factor."""
     nodes = try_parse(left), try_parse(right)
     if nodes[0] is None or nodes[1] is None:
         return None
     try:
-        form = relation_fingerprint(nodes[1], nodes[0], signed=True)
+        form = relation_fingerprint(nodes[1], nodes[0], typer.work, signed=True)
     except (TooHard, Undefined, OverflowError, ValueError):
         form = f"#{spell_tree(nodes[1])},{spell_tree(nodes[0])}"
     if form is None:
@@ -242,23 +240,23 @@ def _ordered(left: list[Token], right: list[Token], sign: str) -> Typed | None:
     return Typed(build("ineq", f"{form}{'>=' if sign == '<=' else '>'}0"), relation=True)
 
 
-def _unequal(sides: list[list[Token]], recurse: Recurse) -> Typed | None:
+def _unequal(sides: list[list[Token]], typer: Typer) -> Typed | None:
     name = name_of(sides[0])
-    point = _end(sides[1], recurse)
+    point = _end(sides[1], typer)
     if name is not None and point is not None:
         spans = remove_points([REALS], [point])
         if spans:
             return replace(unite(spans), name=name, relation=True)
-    equation = _equation(sides[0], sides[1])
+    equation = _equation(sides[0], sides[1], typer)
     return Typed(build("ineq", equation.key.form + "!=0"), relation=True) if equation is not None else None
 
 
 # -- membership ------------------------------------------------------------------------------------------------------
 
 
-def _membership(sides: list[list[Token]], recurse: Recurse) -> Typed | None:
+def _membership(sides: list[list[Token]], typer: Typer) -> Typed | None:
     name = name_of(sides[0]) or (spell(sides[0]) if _names(sides[0]) or len(sides[0]) < 8 else None)
-    inside = recurse(sides[1])
+    inside = typer.answer(sides[1])
     if name is None or inside is None:
         return None
     if inside.spans is None and inside.key.kind in ("text", "f", "raw"):
@@ -266,14 +264,14 @@ def _membership(sides: list[list[Token]], recurse: Recurse) -> Typed | None:
     return Typed(inside.key, name=name, relation=True, spans=inside.spans)
 
 
-def congruence(tokens: list[Token], recurse: Recurse) -> AnswerKey | None:
+def congruence(tokens: list[Token], typer: Typer) -> AnswerKey | None:
     r"""``3 \pmod 5``: a residue, reduced where both numbers are integers."""
     at = next((i for i, token in enumerate(tokens) if token.text in ("pmod", "bmod", "mod", "pod")), None)
     if not at:
         return None
     left = tokens[: at - 1] if tokens[at - 1].text == "(" else tokens[:at]
     right = [token for token in tokens[at + 1 :] if token.kind not in ("open", "close")]
-    residue, modulus = recurse(left), recurse(right)
+    residue, modulus = typer.answer(left), typer.answer(right)
     if residue is None or modulus is None:
         return None
     a, n = residue.key.value, modulus.key.value

@@ -1,8 +1,9 @@
 """From tokens to an expression tree: LaTeX, plain and calculator notation in one grammar.
 
-A tree is nested tuples: ``("q", number)``, ``("s", symbol)``, ``("+", [..])``, ``("*", [..])``, ``("/", a, b)``,
-``("^", a, b)``, ``("neg", a)``, ``("pm", sign, a)``, ``("f", name, a)``, ``("m", name, [..])``, ``("root", n, a)``,
-``("log", base, a)``, ``("binom", n, k)``, ``("sum" | "prod" | "int", variable, low, high, body)``, ``("inf",)``.
+A tree is nested tuples: ``("q", number)``, ``("s", symbol)``, ``("+", [..])``, ``("*", [..])``, where ``("inv", a)``
+among the factors divides by a, ``("/", a, b)``, ``("^", a, b)``, ``("neg", a)``, ``("pm", sign, a)``, ``("f", name, a)``,
+``("m", name, [..])``, ``("root", n, a)``, ``("log", base, a)``, ``("binom", n, k)``,
+``("sum" | "prod" | "int", variable, low, high, body)``, ``("inf",)``.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ _BINOMIALS: Final = frozenset({"binom", "dbinom", "tbinom"})
 _ACCENTS: Final = frozenset({"overline", "bar", "tilde", "widetilde", "dot", "ddot", "mathring", "check", "breve"})
 _ALPHABETS: Final = frozenset({"mathcal", "mathscr", "mathfrak"})
 _STARTS: Final = frozenset({"num", "periodic", "letter", "word", "text", "fn"})
-_COMMAND_STARTS: Final = (
-    _FRACTIONS | _BINOMIALS | _ACCENTS | _ALPHABETS | {"sqrt", "wideroot", "sum", "prod", "int", "pi"}
-)
+_COMMAND_STARTS: Final = _FRACTIONS | _BINOMIALS | _ACCENTS | _ALPHABETS | {"sqrt", "sum", "prod", "int", "pi"}
 _NAMES: Final = words("alpha beta gamma delta epsilon theta lambda sigma omega phi rho tau mu pi")
 _NO_DIGIT_AFTER: Final = frozenset({"num", "periodic", "letter", "word"})
 _INFINITIES: Final = frozenset({"infinity", "infty", "inf", "oo"})
@@ -152,22 +151,22 @@ class _Parser:
         return terms[0] if len(terms) == 1 else ("+", terms)
 
     def term(self) -> Node:
-        product = self.signed()
-        factors = [product]
+        factors = [self.signed()]
         while (token := self.peek()) is not None:
             if token.kind == "op" and token.text == "*":
                 self.at += 1
                 factors.append(self.signed())
             elif token.kind == "op" and token.text == "/":
                 self.at += 1
-                divisor = self.signed()
-                factors = [("/", factors[0] if len(factors) == 1 else ("*", factors), divisor)]
+                factors.append(("inv", self.signed()))
             elif self.starts(token):
                 if token.kind in ("num", "periodic") and self.tokens[self.at - 1].kind in _NO_DIGIT_AFTER:
                     raise NotMath("a number after a number or symbol")
                 factors.append(self.power())
             else:
                 break
+        if len(factors) == 2 and factors[1][0] == "inv":
+            return ("/", factors[0], factors[1][1])
         return factors[0] if len(factors) == 1 else ("*", factors)
 
     def starts(self, token: Token) -> bool:
@@ -253,7 +252,10 @@ class _Parser:
         if kind == "sym" and text == "inf":
             return ("inf",)
         if kind == "cmd":
-            return self.command(text)
+            self.enter()
+            node = self.command(text)
+            self.depth -= 1
+            return node
         raise NotMath(text)
 
     def number(self, token: Token) -> Node:
@@ -396,8 +398,6 @@ class _Parser:
             return ("/", above, below)
         if name in _BINOMIALS:
             return ("binom", self.value(), self.value())
-        if name == "wideroot":
-            return ("root", ("q", int(spell(self.argument()))), self.primary())
         if name == "sqrt":
             index: Node = ("q", 2)
             if self.accept("open", "["):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from corl.answers.arith import Work
 from corl.answers.keys import AnswerKey
+from corl.answers.lexer import Token
 from corl.answers.spans import Span, line_key, merge
 
-__all__ = ["Typed", "unite"]
+__all__ = ["Typed", "Typer", "unite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,18 @@ class Typed:
     relation: bool = False
     spans: tuple[Span, ...] | None = None
     members: tuple[AnswerKey, ...] | None = None
+
+
+class Typer(Protocol):
+    """Types the parts of an answer for those who type its outer shape; all of one answer share one work limit."""
+
+    work: Work
+
+    def answer(self, tokens: list[Token]) -> Typed | None:
+        """A list or a single answer; None when it must keep its text."""
+
+    def member(self, tokens: list[Token]) -> Typed | None:
+        """The same for a member of a list, which may be a short text."""
 
 
 def unite(spans: Sequence[Span]) -> Typed:

@@ -9,6 +9,9 @@ import sys
 from typing import Any
 
 from corl.answers import AnswerKey, equivalent, extract, key
+from corl.answers.clean import clean
+from corl.answers.lexer import lex
+from corl.answers.mathkey import type_tokens
 from corl.votes import tally
 from tests.answers.mutation import mutants
 
@@ -30,6 +33,9 @@ def fuzz(case: dict[str, Any]) -> dict[str, Any]:
     failures = []
     for mutant in mutants(case["seeds"], case["count"], case["seed"]):
         try:
+            tokens = lex(clean(mutant[:2000]))
+            if tokens is not None:
+                type_tokens(tokens)  # unguarded: a fault that math_key would contain fails here
             for task in ("math", "choice", "text"):
                 found = key(mutant, task)
                 if found is not None:
