@@ -183,9 +183,8 @@ class VLLMEngine:
         refuse_unknown("vllm", self._options, {field.name for field in dataclasses.fields(AsyncEngineArgs)})
         defaults: dict[str, Any] = {"disable_log_stats": True}
         if _on_cpu():
-            defaults |= CPU_DEFAULTS
-            if (dtype := getattr(config.get_text_config(), "dtype", None)) is not None:
-                defaults["dtype"] = str(dtype).removeprefix("torch.")
+            half = str(getattr(config.get_text_config(), "dtype", None)) == "torch.bfloat16" and _cpu_has_bfloat16()
+            defaults |= CPU_DEFAULTS | {"dtype": "bfloat16" if half else "float32"}
         try:
             return AsyncLLM.from_engine_args(
                 AsyncEngineArgs(
@@ -339,6 +338,15 @@ def _on_cpu() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
+
+
+def _cpu_has_bfloat16() -> bool:
+    """Whether this machine computes in bfloat16. One that does not emulates it, many times slower than float32."""
+    try:
+        words = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return False
+    return bool(words & {"avx512_bf16", "amx_bf16", "bf16"})  # x86, x86, ARM
 
 
 def _checked_version() -> str:
