@@ -266,10 +266,14 @@ class FakeJudge:
         if update.incarnation < self.incarnation:
             return status(409, f"incarnation {self.incarnation} holds the lease")({})
         self.pushed.append(update)
-        self.desired = wire.WeightsTag(incarnation=update.incarnation, version=update.version, digest=update.digest)
+        accepted = wire.WeightsTag(incarnation=update.incarnation, version=update.version, digest=update.digest)
+        self.desired = accepted
+        answer = self._status()
         if self.load_fails is None:
-            self.loaded = self.desired
-        return self._status()
+            self.loaded = accepted
+        else:
+            self.desired = None
+        return answer
 
     def _status(self) -> wire.WeightsStatus:
         replica = wire.Replica(

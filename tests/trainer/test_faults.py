@@ -105,6 +105,13 @@ def test_weights_that_the_judge_cannot_load(lab: Lab, capfd: pytest.CaptureFixtu
     assert lab.llama.requests("rollouts") == []
 
 
+def test_an_error_of_weights_before_these_is_not_theirs(lab: Lab) -> None:
+    """A replica shows what it last failed to load until it has loaded what is desired now."""
+    stale = {"state": "failed", "reload_error": "of an earlier trainer", "loaded": None}
+    lab.llama.faults["loaded"] = [broken(lambda body: body["replicas"][0].update(stale))] * 2
+    assert lab.train(training__steps=1) is ExitCode.DONE
+
+
 def test_services_are_waited_for_at_the_start(lab: Lab) -> None:
     lab.qwen.ready = False
     threading.Timer(1.0, lambda: setattr(lab.qwen, "ready", True)).start()

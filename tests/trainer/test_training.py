@@ -8,10 +8,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+import torch
 from corl_trainer import member as member_module
 from corl_trainer.schedule import Schedule
 from corl_trainer.settings import TrainerSettings
 from corl_trainer.stops import ExitCode
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from corl.cohort import load_problems
@@ -190,6 +192,31 @@ def test_stopped_and_resumed_is_as_undisturbed_bit_for_bit(make_lab: Labs, lora:
         # Back to an earlier common step, as when the whole cohort is resumed; what was later is gone.
         assert lab.train(resume_step=2, **more) is ExitCode.DONE
         assert lab.digests() == undisturbed
+
+
+def test_a_member_trains_on_its_own_view_of_the_same_problems(lab: Lab) -> None:
+    assert lab.train(members__llama__view="swapped", training__steps=1) is ExitCode.DONE
+    of = cohort()
+    problems = load_problems(of)
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "llama")
+    (asked,), (scored,) = lab.llama.requests("rollouts"), lab.qwen.requests("scores")
+    ids = Schedule(problems.ids, of.training.data_seed, 4).problems(0)
+    assert [p["problem_id"] for p in asked["problems"]] == [i["problem_id"] for i in scored["items"]] == ids
+    for problem, item in zip(asked["problems"], scored["items"], strict=True):
+        text = problems.text(problem["problem_id"], "swapped")
+        assert text != problems.text(problem["problem_id"])
+        assert text in tokenizer.decode(problem["prompt"])
+        assert item["prompt"] == [{"role": "user", "content": text}]
+
+
+def test_bfloat16_is_for_the_passes_and_the_weights_stay_exact(lab: Lab) -> None:
+    """Updates at usual learning rates are below bfloat16's resolution: the master weights are float32."""
+    more: dict[str, Any] = {"training__dtype": "bfloat16", "training__gradient_checkpointing": True}
+    assert lab.train(**more, training__learning_rate=1e-6) is ExitCode.DONE
+    digests = lab.digests()
+    assert len(set(digests.values())) == 3, "every update is kept, however small"
+    final = load_file(lab.root / "run/llama/final/model.safetensors")
+    assert {tensor.dtype for tensor in final.values()} == {torch.float32}
 
 
 def test_rollouts_one_step_ahead(lab: Lab) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from corl.client import JudgeClient
@@ -77,7 +77,8 @@ def service_errors(lease: TrainerLease) -> Iterator[None]:
     try:
         yield
     except JudgeConflict as error:
-        lease.confirm()
+        with suppress(JudgeError):
+            lease.confirm()
         raise ServiceGone(str(error)) from error
     except JudgeDenied as error:
         raise SettingsError(f"{error}: set CORL_API_KEY to the judges' key") from error

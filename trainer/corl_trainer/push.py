@@ -21,6 +21,7 @@ __all__ = ["WeightsPush"]
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT_S = 30.0
+PAUSE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class WeightsPush:
             if any(replica.loaded == tag for replica in status.replicas):
                 return status
             failed = [r for r in status.replicas if r.state == "failed" and r.reload_error]
-            if failed and len(failed) == len(status.replicas):
+            # An error that stands while these weights are still desired is of weights before them.
+            if failed and status.desired != tag:
                 raise ServiceGone(
                     f"judge {self.publisher.member!r} could not load version {tag.version}: {failed[0].reload_error}"
                 )
@@ -65,3 +67,4 @@ class WeightsPush:
                     f"judge {self.publisher.member!r} did not load version {tag.version} within {self.deadline_s:g} s "
                     f"(replicas: {seen or 'none alive'})"
                 )
+            time.sleep(min(PAUSE_S, left))  # the judge answers at once while a replica has an error
