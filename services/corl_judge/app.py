@@ -24,7 +24,7 @@ from corl_judge.auth import PROBES, RequireKey
 from corl_judge.engines.base import Engine
 from corl_judge.limits import BodyLimit
 from corl_judge.logs import bound
-from corl_judge.routes import health, jobs, model, rollouts, scores, trainer, weights
+from corl_judge.routes import compat, compat_nemo, health, jobs, model, rollouts, scores, trainer, weights
 from corl_judge.routes.answering import ClientGone
 from corl_judge.service import Service
 from corl_judge.settings import Settings
@@ -54,8 +54,10 @@ def create_app(
             await service.stop()
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
-    for routes in (rollouts, scores, jobs, weights, trainer, model, health):
+    for routes in (rollouts, scores, jobs, weights, trainer, model, health, compat):
         app.include_router(routes.router)
+    if settings.compat == "nemo-gym":
+        app.include_router(compat_nemo.router)
     docs.install(app)
     openapi.install(app)
     errors.install(app)

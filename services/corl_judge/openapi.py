@@ -12,11 +12,12 @@ from pydantic.json_schema import models_json_schema
 import corl
 from corl.wire import ErrorBody, JobRequest, RolloutsRequest, ScoresRequest, TrainerUpdate, WeightsUpdate
 from corl_judge.auth import PROBES
+from corl_judge.compat.wire import BODIES as COMPAT_BODIES
 
 __all__ = ["install"]
 
 BODIES: tuple[type[BaseModel], ...] = (
-    RolloutsRequest, ScoresRequest, JobRequest, WeightsUpdate, TrainerUpdate, ErrorBody,
+    RolloutsRequest, ScoresRequest, JobRequest, WeightsUpdate, TrainerUpdate, ErrorBody, *COMPAT_BODIES,
 )  # fmt: skip
 
 DESCRIPTION = """

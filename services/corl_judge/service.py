@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from corl_judge.background import QUEUE as REQUESTS
 from corl_judge.background import Background
 from corl_judge.ballots import Ballots
+from corl_judge.compat.coalesce import Coalescer
 from corl_judge.engines.base import Engine
 from corl_judge.errors import Unavailable
 from corl_judge.fleet import Fleet
@@ -76,6 +77,7 @@ class Service:
         self.judge = Judge(
             settings, self.replica, self.leases, self.book, self.sampler, ballots, self.grading, self.metrics
         )
+        self.coalescer = Coalescer(self.judge.scores, settings.item_deadline_s)
         self.records = JobRecords(self.redis, ns, retention_s=settings.result_ttl_s)
         self.background = Background(settings, self.redis, self.records, self.queues[REQUESTS], self.judge)
         handler = ItemHandler(self.replica, self.grading, self.book, self.metrics, deadline_s=settings.item_deadline_s)
@@ -139,6 +141,7 @@ class Service:
 
     async def stop(self) -> None:
         await self.drain()
+        await self.coalescer.close()
         await end(self._tasks)
         await self.replica.close()
         self.sampler.close()

@@ -12,6 +12,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from corl_judge.compat.rendered import compiled
+
 __all__ = ["Settings", "is_loopback", "resolve"]
 
 
@@ -31,7 +33,7 @@ class Settings(BaseSettings):
     model: str = Field("", description="folder or hub id of the member's model")
     revision: str | None = Field(None, description="of a model on the hub")
     frozen: bool = Field(False, description="no trainer: its weights never change and nobody waits for its votes")
-    engine: str = Field("vllm", description="vllm or transformers")
+    engine: str = Field("vllm", description="vllm, transformers, or openai for another server's endpoint")
     engine_options: dict[str, Any] = Field({}, description="JSON object, passed to the engine")
     run: str | None = Field(None, description="take the cohort file's problems for this run only; None is any run")
     cohort_file: Path | None = Field(None, description="cohort.yaml: problems, views and the prompt format")
@@ -78,6 +80,23 @@ class Settings(BaseSettings):
     # Grading
     grader_processes: int = Field(1, ge=1, le=64, description="processes that judge large batches")
     grader_deadline_s: float = Field(60.0, gt=0, description="longest for one chunk of completions")
+
+    # Trainers of other projects
+    compat: Literal["nemo-gym"] | None = Field(None, description="serve this project's routes at the root")
+    compat_samples: int = Field(8, ge=1, description="completions of a vote for /compat, where the URL does not say")
+    compat_on_unlabeled: Literal["zero", "error"] = Field("zero", description="for samples without a label, likewise")
+    compat_label: Literal["ignored", "problem_id"] = Field("ignored", description="what labels are, likewise")
+    compat_template: str | None = Field(
+        None, description="chat template of prompts that come rendered: a name such as chatml, or a regular expression"
+    )
+    compat_deadline_s: float = Field(100.0, gt=0, description="longest that /compat holds a request")
+
+    @field_validator("compat_template")
+    @classmethod
+    def _is_template(cls, template: str | None) -> str | None:
+        if template is not None:
+            compiled(template)
+        return template
 
     @field_validator("replica_ttl_s")
     @classmethod

@@ -31,9 +31,11 @@ class OwnTexts:
 
     def prompt(self, run: str | None, problem_id: str, *, chat: bool) -> Prompt | None:
         """The member's own prompt if the run is the cohort's and the id is in its file; None: take the asker's text."""
-        if self.cohort is None or self.problems is None or run is None or self.run not in (None, run):
-            return None
-        if problem_id not in self.problems.texts[self.view]:
+        return None if run is None or self.run not in (None, run) else self.own_prompt(problem_id, chat=chat)
+
+    def own_prompt(self, problem_id: str, *, chat: bool) -> Prompt | None:
+        """The member's own prompt of a problem of the cohort file, whatever the run; None if it has none of that id."""
+        if self.cohort is None or self.problems is None or problem_id not in self.problems.texts[self.view]:
             return None
         text = self.problems.text(problem_id, self.view)
         return list(self.cohort.prompt.messages(text)) if chat else self.cohort.prompt.text(text)
