@@ -32,6 +32,8 @@ OPERATIONS = [
     ("PUT", "/v1/trainer"),
     ("DELETE", "/v1/votes"),
     ("GET", "/v1/model"),
+    ("POST", "/compat/openrlhf/get_reward"),
+    ("POST", "/compat/slime/score"),
     ("GET", "/livez"),
     ("GET", "/readyz"),
     ("GET", "/startupz"),
