@@ -23,7 +23,6 @@ __all__ = ["evaluate", "fingerprint", "free_symbols", "rational_form", "relation
 
 POINTS: Final = 3
 _DIGITS: Final = 24
-_SYMBOL_DIGITS: Final = 16
 MAX_TERMS: Final = 2000
 Env = dict[str, Value]
 _INFINITE: Final = ("inf",)
@@ -187,10 +186,10 @@ def _integral(node: Node, env: Env, work: Work, choice: int) -> Value:
 def _form(values: list[Value]) -> tuple[str, str]:
     """Kind and form of the values at the points."""
     first = values[0]
-    if len(values) > 1 and all(_text(value, _SYMBOL_DIGITS) == _text(first, _SYMBOL_DIGITS) for value in values[1:]):
+    if len(values) > 1 and all(_text(value, _DIGITS) == _text(first, _DIGITS) for value in values[1:]):
         values = [first]
     if len(values) > 1:
-        return "f", ";".join(_text(value, _SYMBOL_DIGITS) for value in values)
+        return "f", ";".join(_text(value, _DIGITS) for value in values)
     value = arith.rational(first)
     if not isinstance(value, tuple):
         return "q", rational_form(value)
@@ -251,7 +250,7 @@ def relation_fingerprint(left: Node, right: Node, work: Work, *, signed: bool) -
             raise TooHard("order of complex numbers")
         lead = functions.ONE["abs"](lead)
     ratios = [arith.div(value, lead) for value in (values if signed else values[1:])]
-    return ";".join(_text(ratio, _SYMBOL_DIGITS) for ratio in ratios)
+    return ";".join(_text(ratio, _DIGITS) for ratio in ratios)
 
 
 def spell_tree(node: Node) -> str:

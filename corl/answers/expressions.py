@@ -8,12 +8,13 @@ from typing import Final
 
 from corl.answers import arith
 from corl.answers.arith import TooHard, Undefined, Value, Work
+from corl.answers.cursor import NotMath
 from corl.answers.evaluate import evaluate, fingerprint, free_symbols, rational_form, spell_tree
 from corl.answers.forms import build, tuple_key
 from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token
 from corl.answers.numerals import literal, periodic, unrounded
-from corl.answers.syntax import Node, NotMath, parse_expression
+from corl.answers.syntax import Node, parse_expression
 
 __all__ = ["expression_key", "is_constant", "is_value", "node_key", "plus_minus", "try_parse"]
 

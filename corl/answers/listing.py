@@ -19,8 +19,8 @@ MAX_PARTS: Final = 10_000
 MAX_RELATIONS: Final = 200
 MAX_RANGES: Final = 40  # conditions on one unknown
 MAX_TEXTS: Final = 64  # members in words; more of them are prose
-_OR: Final = frozenset({"or", "或"})
-_AND: Final = frozenset({"and", "和"})
+_OR: Final = frozenset({"or", "lor", "或"})
+_AND: Final = frozenset({"and", "land", "和"})
 
 
 def listing(parts: Sequence[list[Token]], joins: Sequence[Token], typer: Typer) -> Typed | None:
@@ -54,6 +54,8 @@ def listing(parts: Sequence[list[Token]], joins: Sequence[Token], typer: Typer) 
         return None  # prose with commas
     if any(one.relation for one in typed):
         return _relations(typed, words)
+    if words & {"lor", "land"}:
+        return None  # a formula of logic
     if _are_spans(typed, words):
         return unite([span for one in typed for span in one.spans or ()])
     points = (

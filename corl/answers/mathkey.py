@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
@@ -166,7 +167,9 @@ class _Typer:
         if len(tokens) < 6 or tokens[0].kind not in ("letter", "text") or not tokens[0].text.isupper():
             return None
         typed = bracketed(tokens[1:], self)
-        return typed if typed is not None and typed.key.kind == "tuple" else None
+        if typed is None or typed.key.kind != "tuple":
+            return None
+        return replace(typed, name=tokens[0].text, relation=True)
 
     def angled(self, tokens: list[Token]) -> Typed | None:
         """A vector between less-than and greater-than signs: ``<1, 2>``."""

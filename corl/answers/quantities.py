@@ -16,7 +16,7 @@ from corl.answers.keys import AnswerKey
 from corl.answers.lexer import Token
 from corl.answers.numerals import NUMBER_WORDS, SCALES, literal
 from corl.answers.structure import split
-from corl.answers.units import Unit, currency_of, read_unit
+from corl.answers.units import CENT, Unit, currency_of, read_unit
 from corl.answers.vocabulary import words
 
 __all__ = ["quantity_key"]
@@ -71,7 +71,7 @@ def _money(tokens: Sequence[Token], work: Work) -> AnswerKey | None:
     inner = _value(rest, work) or quantity_key(rest, work)
     if inner is None or not is_value(inner) or inner.kind == "quantity":
         return None
-    return replace(inner, unit=sign)
+    return _with_unit(inner, CENT, rest, work) if sign == "¢" else replace(inner, unit=sign)
 
 
 def _percent(tokens: Sequence[Token], work: Work) -> AnswerKey | None:

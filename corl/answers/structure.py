@@ -39,7 +39,7 @@ def is_join(token: Token) -> bool:
     """Whether a token joins the parts of a list: a comma, a semicolon, "and", "or"."""
     if token.kind == "sep":
         return token.text in ",;"
-    return token.kind in ("word", "text") and token.text.lower() in ("and", "or", "或", "和")
+    return token.kind in ("word", "text") and token.text.lower() in ("and", "or", "lor", "land", "或", "和")
 
 
 def enclosed(tokens: Sequence[Token]) -> bool:

@@ -1,48 +1,34 @@
 """From tokens to an expression tree: LaTeX, plain and calculator notation in one grammar.
 
 A tree is nested tuples: ``("q", number)``, ``("s", symbol)``, ``("+", [..])``, ``("*", [..])``, where ``("inv", a)``
-among the factors divides by a, ``("/", a, b)``, ``("^", a, b)``, ``("neg", a)``, ``("pm", sign, a)``, ``("f", name, a)``,
-``("m", name, [..])``, ``("root", n, a)``, ``("log", base, a)``, ``("binom", n, k)``,
+among the factors divides by a, ``("/", a, b)``, ``("^", a, b)``, ``("neg", a)``, ``("pm", sign, a)``,
+``("f", name, a)``, ``("m", name, [..])``, ``("root", n, a)``, ``("log", base, a)``, ``("binom", n, k)``,
 ``("sum" | "prod" | "int", variable, low, high, body)``, ``("inf",)``.
 """
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 from typing import Any, Final
 
-from corl.answers.arith import TooHard
+from corl.answers.cursor import Cursor, NotMath
+from corl.answers.letters import NAMES, letters
 from corl.answers.lexer import Token, spell
 from corl.answers.numerals import literal, periodic
-from corl.answers.vocabulary import words
 
 __all__ = ["Node", "NotMath", "parse_expression"]
 
 Node = tuple[Any, ...]
 
-MAX_DEPTH: Final = 60
-MAX_WORD: Final = 24  # letters; longer runs are words
 _FRACTIONS: Final = frozenset({"frac", "dfrac", "tfrac", "cfrac", "sfrac", "nicefrac"})
 _BINOMIALS: Final = frozenset({"binom", "dbinom", "tbinom"})
 _ACCENTS: Final = frozenset({"overline", "bar", "tilde", "widetilde", "dot", "ddot", "mathring", "check", "breve"})
 _ALPHABETS: Final = frozenset({"mathcal", "mathscr", "mathfrak"})
 _STARTS: Final = frozenset({"num", "periodic", "letter", "word", "text", "fn"})
 _COMMAND_STARTS: Final = _FRACTIONS | _BINOMIALS | _ACCENTS | _ALPHABETS | {"sqrt", "sum", "prod", "int", "pi"}
-_NAMES: Final = words("alpha beta gamma delta epsilon theta lambda sigma omega phi rho tau mu pi")
 _NO_DIGIT_AFTER: Final = frozenset({"num", "periodic", "letter", "word"})
 _INFINITIES: Final = frozenset({"infinity", "infty", "inf", "oo"})
-_SMALL_WORDS: Final = words(
-    "yes no not and or the all any one two six ten odd even none true max min day red sum box old new is if of to in "
-    "at by as on am pm an it we so up dne"
-)
-_INSIDE: Final = re.compile("arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi")
-_VOWELS: Final = frozenset("aeiouAEIOU")
 _OPENERS: Final = {"(": ")", "[": "]", "{": "}", "floor": "floor", "ceil": "ceil"}
-
-
-class NotMath(Exception):
-    """These tokens are no expression."""
 
 
 def parse_expression(tokens: list[Token]) -> Node:
@@ -50,7 +36,7 @@ def parse_expression(tokens: list[Token]) -> Node:
 
     Raises:
         NotMath: they are no expression.
-        TooHard: nested more than :data:`MAX_DEPTH` deep, or a literal past the limits.
+        TooHard: nested too deep, or a literal past the limits.
     """
     parser = _Parser(tokens)
     node = parser.whole()
@@ -59,69 +45,10 @@ def parse_expression(tokens: list[Token]) -> Node:
     return node
 
 
-def letters(word: str) -> list[str]:
-    """A letter run as symbols and function names, or NotMath for what reads as a plain word."""
-    if word in _NAMES:
-        return [word]
-    if (
-        len(word) > MAX_WORD
-        or word.lower() in _SMALL_WORDS
-        or (len(word) > 2 and word.istitle() and _VOWELS & set(word))
-    ):
-        raise NotMath(word)
-    parts: list[str] = []
-    at = 0
-    while at < len(word):
-        inside = _INSIDE.match(word, at)
-        parts.append(inside[0] if inside else word[at])
-        at += len(parts[-1])
-    plain = all(len(part) == 1 for part in parts)
-    if plain and len(word) > 3 and _VOWELS & set(word) and list(word) != sorted(set(word)):
-        raise NotMath(word)
-    if not plain and len(word) > 12:
-        raise NotMath(word)
-    return parts
-
-
-class _Parser:
+class _Parser(Cursor):
     def __init__(self, tokens: list[Token]) -> None:
-        self.tokens = list(tokens)
-        self.at = 0
-        self.depth = 0
-        self.bars = 0
-
-    # -- tokens ------------------------------------------------------------------------------------------------
-
-    def peek(self) -> Token | None:
-        return self.tokens[self.at] if self.at < len(self.tokens) else None
-
-    def take(self) -> Token:
-        token = self.peek()
-        if token is None:
-            raise NotMath("end")
-        self.at += 1
-        return token
-
-    def see(self, kind: str, text: str) -> bool:
-        token = self.peek()
-        return token is not None and token.kind == kind and token.text == text
-
-    def accept(self, kind: str, text: str) -> bool:
-        if self.see(kind, text):
-            self.at += 1
-            return True
-        return False
-
-    def expect(self, kind: str, text: str) -> None:
-        if not self.accept(kind, text):
-            raise NotMath(f"no {text}")
-
-    def enter(self) -> None:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise TooHard("depth")
-
-    # -- grammar -----------------------------------------------------------------------------------------------
+        super().__init__(tokens)
+        self.bars = 0  # open absolute values
 
     def whole(self) -> Node:
         r"""All of a group: a sum, or two with TeX's ``\over`` or ``\choose`` between them."""
@@ -309,18 +236,8 @@ class _Parser:
     def split(self, token: Token) -> None:
         """Replace the word that comes next by its letters and function names, which then count one by one."""
         parts = letters(token.text)
-        kinds = ["fn" if len(part) > 1 and part not in _NAMES else "letter" for part in parts]
+        kinds = ["fn" if len(part) > 1 and part not in NAMES else "letter" for part in parts]
         self.tokens[self.at : self.at + 1] = [Token(k, p, False) for k, p in zip(kinds, parts, strict=True)]
-
-    def argument(self) -> list[Token]:
-        """The raw tokens of a LaTeX argument: a group's content, or one token."""
-        if not self.accept("open", "{"):
-            return [self.take()]
-        start, depth = self.at, 1
-        while depth:
-            token = self.take()
-            depth += (token.kind == "open" and token.text == "{") - (token.kind == "close" and token.text == "}")
-        return self.tokens[start : self.at - 1]
 
     def value(self) -> Node:
         r"""A LaTeX argument as an expression: ``{..}``, or one digit or token (``\frac12``)."""

@@ -39,7 +39,9 @@ def phrase(tokens: Sequence[Token]) -> Typed | None:
         return Typed(EMPTY, spans=())
     if tokens[0].kind == "cmd" and tokens[0].text == "mathbb":
         inner = "".join(token.text for token in tokens[1:] if token.kind not in ("open", "close"))
-        return unite([REALS]) if inner == "R" else None
+        if len(inner) == 1 and len(tokens) <= 4:
+            return unite([REALS]) if inner == "R" else Typed(build("text", f"mathbb {inner}"))
+        return None
     if len(tokens) == 3 and [token.text.lower() for token in tokens] == ["n", "/", "a"]:
         return Typed(build("text", "n/a"))
     if 1 < len(tokens) <= 6 and all(token.kind in ("word", "text", "letter") for token in tokens):

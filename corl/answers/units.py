@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from corl.answers.lexer import Token
 from corl.answers.vocabulary import words
 
-__all__ = ["Unit", "currency_of", "read_unit"]
+__all__ = ["CENT", "Unit", "currency_of", "read_unit"]
 
 
 class Unit(NamedTuple):
@@ -128,6 +128,7 @@ _MARKS: Final = {
     **dict.fromkeys(("rupee", "rupees", "Rs", "INR"), "₹"),
     **dict.fromkeys(("unit", "units", "u", "个", "人", "次", "种"), "unit"),
 }
+CENT: Final = Unit("cent", Fraction(1, 100), {})
 _CENTS: Final = words("cent cents penny pennies pence")
 _AREA: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 _POWERS: Final = {"squared": 2, "cubed": 3}
@@ -151,7 +152,7 @@ def read_word(token: Token) -> Unit | None:
     mark = _MARKS.get(text) or _MARKS.get(text.lower())
     if mark is not None:
         return Unit(mark, _ONE, {})
-    return Unit("cent", Fraction(1, 100), {}) if text.lower() in _CENTS else None
+    return CENT if text.lower() in _CENTS else None
 
 
 def currency_of(token: Token) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 
@@ -119,11 +120,20 @@ def test_the_wire_form_is_stable() -> None:
     assert str(keyed("5 cm")) == "quantity[u=cm;b=q:5]:1/20|m"
     assert str(keyed("-3.50")) == "q[d=2]:-7/2"
     assert str(keyed(r"\sqrt2")) == "f:1.41421356237309504880169e0"
-    assert str(keyed("x+1")) == "f:3.717219012543870e0;2.665987266749304e0;-5.910770565624362e-1"
+    assert str(keyed("x+1")) == str(keyed("1+x"))
+    assert str(keyed("x+1")).startswith("f:3.71721901254386957475645e0;2.66598726674930438119288e0;-5.910770565624362")
     assert str(keyed("(1, 2]")) == "interval:(1,2]"
     assert str(keyed(r"\{2, 1\}")) == "set:1,2"
     assert str(keyed("Yes")) == "text:yes"
     assert str(key("(c)", "choice")) == "choice:C"
+
+
+def test_threads_see_the_same_keys() -> None:
+    answers = [rf"\frac{{{n}+\sqrt{{{n + 1}}}}}{{x^{n}+\sin {n}}}" for n in range(2, 60)]
+    alone = [str(key(answer)) for answer in answers]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            assert [str(found) for found in pool.map(key, answers)] == alone
 
 
 def test_tasks_and_options_are_checked() -> None:
