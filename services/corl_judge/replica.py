@@ -37,6 +37,8 @@ __all__ = ["NotServed", "Replica"]
 
 log = logging.getLogger(__name__)
 
+STOP_S = 30.0
+
 
 class NotServed(Exception):
     """Work for weights that this replica does not serve now, but that are desired: another, or it later, will."""
@@ -73,6 +75,7 @@ class Replica:
         self._idle = asyncio.Event()
         self._idle.set()
         self._wake = asyncio.Event()
+        self._news = asyncio.Event()
         self._phase_since = time.monotonic()
         self._reload_since: float | None = None
         self._progress = time.monotonic()
@@ -103,7 +106,10 @@ class Replica:
         await end(self._tasks)
         with contextlib.suppress(RedisError, OSError):
             await self.fleet.withdraw(self.id)
-        await self.engine.stop()
+        try:
+            await asyncio.wait_for(self.engine.stop(), STOP_S)
+        except TimeoutError:
+            log.warning("the engine did not stop within %s s", STOP_S)
 
     # What others ask -------------------------------------------------------------------------------------------------
 
@@ -317,7 +323,7 @@ class Replica:
         while True:
             await asyncio.sleep(self._settings.probe_every_s)
             busy = not self.gate.is_open or time.monotonic() - self._progress < self._settings.probe_every_s
-            if busy and not self._stuck():
+            if busy:
                 continue
             started = time.monotonic()
             probe = asyncio.create_task(self.engine.probe())
@@ -350,9 +356,12 @@ class Replica:
         return False
 
     async def _beat(self) -> None:
+        """Say what this replica is: regularly, and at once when its state changes."""
         while True:
+            self._news.clear()
             await self._announce()
-            await asyncio.sleep(self._settings.heartbeat_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._settings.heartbeat_s)
 
     async def _announce(self) -> None:
         with contextlib.suppress(RedisError, OSError):
@@ -374,5 +383,6 @@ class Replica:
         if state != self.state:
             self.state = state
             self._phase_since = time.monotonic()
+            self._news.set()
         self._changed.set()
         self._changed = asyncio.Event()

@@ -66,6 +66,17 @@ class RunningJudge:
         service: Service = self.server.app.state.service
         return service
 
+    def hold(self) -> None:
+        """Let it claim no work until `release`, whatever its weights are."""
+        gate = self.service.replica.gate
+        gate.close()
+        gate.open = lambda: None  # type: ignore[method-assign]
+
+    def release(self) -> None:
+        gate = self.service.replica.gate
+        del gate.open
+        gate.open()
+
     async def ready(self) -> None:
         await until(self._ready)
 

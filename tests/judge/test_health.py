@@ -51,14 +51,14 @@ async def test_an_engine_that_dies_idle_ends_the_process(judges: Judges, caplog:
 async def test_an_engine_that_dies_under_work_ends_the_process_and_the_work_goes_to_another(judges: Judges) -> None:
     first = await judges.start(ScriptedEngine(boxed("4")))
     second = await judges.start(ScriptedEngine(boxed("4")), member=first.settings.member)
-    second.service.replica.gate.close()
+    second.hold()
     first.engine.gate.clear()
     asked = asyncio.create_task(second.post("/v1/rollouts", rollouts("p1", run="r", step=0)))
     await until(lambda: first.engine.running == 1)
     first.engine.die()
     await asyncio.wait_for(first.serving, 30)
     assert first.server.exit_code == 1
-    second.service.replica.gate.open()
+    second.release()
     assert (await asked)["problems"][0]["vote"]["answer"] == "4"
 
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import Any
 
-import pytest
 from corl_judge.engines.base import EngineError, GenerateRequest, Sample
 from corl_judge.jobs import JobId
 
@@ -154,30 +153,28 @@ async def test_any_replica_answers_for_any_job_and_a_dead_ones_jobs_go_on(judges
     assert second.engine.generated == 4
 
 
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_jobs_that_never_were_are_404_and_past_ones_410(judges: Judges, method: str) -> None:
+async def test_jobs_that_never_were_are_404_and_past_ones_410(judges: Judges) -> None:
     judge = await judges.start()
-    for job, status in (
-        ("nonsense", 404),
-        (JobId.new(time.time()), 404),
-        (JobId.new(time.time() - 2 * judge.settings.result_ttl_s), 410),
-    ):
-        answer = await judge.http.request(method, f"/v1/jobs/{job}")
-        assert answer.status_code == status, answer.text
+    for method in ("GET", "DELETE"):
+        for job, status in (
+            ("nonsense", 404),
+            (JobId.new(time.time()), 404),
+            (JobId.new(time.time() - 2 * judge.settings.result_ttl_s), 410),
+        ):
+            answer = await judge.http.request(method, f"/v1/jobs/{job}")
+            assert answer.status_code == status, (method, job, answer.text)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_wrong_jobs_are_refused_at_once(judges: Judges) -> None:
+    judge = await judges.start()
+    bodies: list[dict[str, Any]] = [
         {"kind": "rollouts"},
         {"kind": "rollouts", "request": scores(item("p1", "x"))},
         {"kind": "other", "request": rollouts("p1")},
         {"kind": "rollouts", "request": {**rollouts("p1"), "n": 100_000}},
-    ],
-)
-async def test_wrong_jobs_are_refused_at_once(judges: Judges, body: dict[str, Any]) -> None:
-    judge = await judges.start()
-    answer = await judge.http.post("/v1/jobs", json=body)
-    assert answer.status_code == 422
-    assert answer.json()["errors"]
-    assert "Request" not in answer.json()["detail"]  # the errors are of the kind that was named
+    ]
+    for body in bodies:
+        answer = await judge.http.post("/v1/jobs", json=body)
+        assert answer.status_code == 422, body
+        assert answer.json()["errors"]
+        assert "Request" not in answer.json()["detail"]  # the errors are of the kind that was named

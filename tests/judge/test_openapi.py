@@ -94,34 +94,33 @@ def _resolve_all(node: Any, api: dict[str, Any]) -> None:
             _resolve_all(value, api)
 
 
-@pytest.mark.parametrize(
-    ("method", "route", "content", "status"),
-    [
-        ("POST", "/v1/scores", b"", 422),
-        ("POST", "/v1/scores", b"{", 422),
-        ("POST", "/v1/scores", b"[" * 100_000, 422),
-        ("POST", "/v1/scores", b'{"items": 1e999}', 422),
-        ("POST", "/v1/scores", b'"\\ud800"', 422),
-        ("POST", "/v1/scores", b"\xff\xfe", 422),
-        ("POST", "/v1/rollouts", b'{"problems": [{"problem_id": "p", "prompt": [99999999999999999999]}], "n": 1}', 422),
-        ("PUT", "/v1/trainer", b'{"run": "r", "step": 0, "ttl_s": 1, "incarnation": 99999999999999999999}', 422),
-        ("PATCH", "/v1/scores", b"", 405),
-        ("GET", "/v1/nothing", b"", 404),
-        ("GET", "/v1/weights?version=-1", b"", 422),
-        ("GET", "/v1/weights?wait_s=nan", b"", 422),
-    ],
-)
-async def test_whatever_comes_is_answered_with_a_problem_document(
-    judges: Judges, method: str, route: str, content: bytes, status: int
-) -> None:
+WRONG = [
+    ("POST", "/v1/scores", b"", 422),
+    ("POST", "/v1/scores", b"{", 422),
+    ("POST", "/v1/scores", b"[" * 100_000, 422),
+    ("POST", "/v1/scores", b'{"items": 1e999}', 422),
+    ("POST", "/v1/scores", b'"\\ud800"', 422),
+    ("POST", "/v1/scores", b"\xff\xfe", 422),
+    ("POST", "/v1/jobs", b"[" * 100_000, 422),
+    ("POST", "/v1/rollouts", b'{"problems": [{"problem_id": "p", "prompt": [99999999999999999999]}], "n": 1}', 422),
+    ("PUT", "/v1/trainer", b'{"run": "r", "step": 0, "ttl_s": 1, "incarnation": 99999999999999999999}', 422),
+    ("PATCH", "/v1/scores", b"", 405),
+    ("GET", "/v1/nothing", b"", 404),
+    ("GET", "/v1/weights?version=-1", b"", 422),
+    ("GET", "/v1/weights?wait_s=nan", b"", 422),
+]
+
+
+async def test_whatever_comes_is_answered_with_a_problem_document(judges: Judges) -> None:
     judge = await judges.start()
-    answer = await judge.http.request(method, route, content=content, headers={"content-type": "application/json"})
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    body = answer.json()
-    assert body["status"] == status
-    assert body["type"].startswith("urn:corl:")
-    assert body["title"]
+    for method, route, content, status in WRONG:
+        answer = await judge.http.request(method, route, content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == status, (method, route, content[:80], answer.text)
+        assert answer.headers["content-type"] == "application/problem+json"
+        body = answer.json()
+        assert body["status"] == status
+        assert body["type"].startswith("urn:corl:")
+        assert body["title"]
 
 
 # Generated requests --------------------------------------------------------------------------------------------------

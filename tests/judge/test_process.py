@@ -50,7 +50,7 @@ async def test_while_draining_nothing_new_is_taken_and_what_cannot_finish_goes_t
     judges: Judges, redis_url: str, tmp_path: Path
 ) -> None:
     first = await judges.start(ScriptedEngine(boxed("4")))
-    first.service.replica.gate.close()
+    first.hold()
     other = await JudgeProcess.start(
         tmp_path, redis_url, answers=["4"], delay_s=60, member=first.settings.member, drain_s=2.0
     )
@@ -75,7 +75,7 @@ async def test_while_draining_nothing_new_is_taken_and_what_cannot_finish_goes_t
             assert (refused.status_code, refused.json()["type"]) == (503, "urn:corl:draining")
             assert (await held).status_code == 503
         assert await other.ended() == 0
-        first.service.replica.gate.open()
+        first.release()
         assert (await asked)["problems"][0]["vote"]["answer"] == "4"
         assert len((await first.get("/v1/weights"))["replicas"]) == 1
     finally:

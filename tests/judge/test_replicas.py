@@ -30,7 +30,7 @@ async def test_any_replica_answers_for_what_another_did(judges: Judges) -> None:
     second = await judges.start(ScriptedEngine(boxed("9")), member=first.settings.member)
     second.engine.gate.clear()
     body = rollouts("p1", run="r", step=0)
-    second.service.replica.gate.close()
+    second.hold()
     answer = await first.post("/v1/rollouts", body)
     assert await second.post("/v1/rollouts", body) == answer
     [scored] = (await second.post("/v1/scores", scores(item("p1", "\\boxed{4}"), run="r", step=0)))["items"]
@@ -57,8 +57,12 @@ async def test_every_replica_loads_and_the_answer_waits_for_all(judges: Judges, 
     second = await judges.start(member=first.settings.member, weights=tmp_path)
     second.engine.load_gate.clear()
     await first.put("/v1/weights", publish(tmp_path, first.settings.member, 1), expect=202)
-    early = await first.get("/v1/weights?version=1&wait_s=0.5")
-    assert {r["state"] for r in early["replicas"]} == {"ready", "loading"}
+
+    async def one_is_behind() -> bool:
+        early = await first.get("/v1/weights?version=1&wait_s=0.1")
+        return {r["state"] for r in early["replicas"]} == {"ready", "loading"}
+
+    await until(one_is_behind)
     second.engine.load_gate.set()
     status = await first.get("/v1/weights?version=1&wait_s=30")
     assert [r["loaded"]["version"] for r in status["replicas"]] == [1, 1]
@@ -132,7 +136,7 @@ async def test_a_replica_killed_mid_generation_costs_its_callers_only_time(
     judges: Judges, redis_url: str, tmp_path: Path
 ) -> None:
     first = await judges.start(ScriptedEngine(boxed("4")))
-    first.service.replica.gate.close()  # so that the other takes the work
+    first.hold()  # so that the other takes the work
     other = await JudgeProcess.start(tmp_path, redis_url, answers=["4"], delay_s=60, member=first.settings.member)
     try:
         await other.ready()
@@ -144,7 +148,7 @@ async def test_a_replica_killed_mid_generation_costs_its_callers_only_time(
         await until(taken)
         other.send(signal.SIGKILL)
         await other.ended()
-        first.service.replica.gate.open()
+        first.release()
         answer = await asked
         assert [p["vote"]["answer"] for p in answer["problems"]] == ["4", "4"]
         assert first.engine.generated == 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
-import pytest
 from corl_judge.engines.base import EngineError, Sample
 
 from tests.judge.harness import Judges, item, publish, rollouts, scores, until
@@ -60,18 +60,14 @@ async def test_an_exact_replay_generates_nothing_and_is_the_same_answer(judges: 
     assert judge.engine.generated == generated == 8
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"run": "r2"}, {"step": 4}, {"n": 5}, {"purpose": "eval"}, {"sampling": {"max_tokens": 63}}],
-    ids=lambda o: next(iter(o)),
-)
-async def test_anything_that_makes_it_other_work_generates_anew(judges: Judges, other: dict[str, object]) -> None:
+async def test_anything_that_makes_it_other_work_generates_anew(judges: Judges) -> None:
     judge = await judges.start()
     body = rollouts("p1", run="r", step=3)
     await judge.post("/v1/rollouts", body)
-    before = len(judge.engine.calls)
-    await judge.post("/v1/rollouts", {**body, **other})
-    assert len(judge.engine.calls) == before + 1
+    others: list[dict[str, Any]] = [{"run": "r2"}, {"step": 4}, {"n": 5}, {"purpose": "eval"}, {"sampling": {}}]
+    for number, other in enumerate(others):
+        await judge.post("/v1/rollouts", {**body, **other})
+        assert len(judge.engine.calls) == number + 2, other
 
 
 async def test_seeds_differ_by_problem_step_member_and_purpose_and_repeat_across_runs(judges: Judges) -> None:
@@ -207,22 +203,18 @@ async def test_eval_rollouts_are_never_filed_as_a_vote(judges: Judges) -> None:
     assert scored["rewards"] == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"prompt": ""}, "problems.0.prompt"),
-        ({"prompt": [999_999]}, "problems.0.prompt"),
-        ({"prompt": "x" * 5000}, "problems.0.prompt"),
-        ({"prompt": "x" * 4050}, "sampling.max_tokens"),
-    ],
-)
-async def test_prompts_that_cannot_run_are_refused_by_name(
-    judges: Judges, change: dict[str, object], field: str
-) -> None:
+async def test_prompts_that_cannot_run_are_refused_by_name(judges: Judges) -> None:
     judge = await judges.start()
-    body = rollouts("p1")
-    body["problems"][0] |= change
-    answer = await judge.http.post("/v1/rollouts", json=body)
-    assert answer.status_code == 422
-    assert any(error["field"].startswith(field) for error in answer.json()["errors"])
+    wrong: list[tuple[str | list[int], str]] = [
+        ("", "problems.0.prompt"),
+        ([999_999], "problems.0.prompt"),
+        ("x" * 5000, "problems.0.prompt"),
+        ("x" * 4050, "sampling.max_tokens"),
+    ]
+    for prompt, field in wrong:
+        body = rollouts("p1")
+        body["problems"][0]["prompt"] = prompt
+        answer = await judge.http.post("/v1/rollouts", json=body)
+        assert answer.status_code == 422
+        assert any(error["field"].startswith(field) for error in answer.json()["errors"]), answer.text
     assert judge.engine.generated == 0

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from corl_judge.engines.base import EngineError
 
 from tests.judge.harness import Judges, RunningJudge, corrupt, item, publish, rollouts, scores, tag_of, until
@@ -136,21 +135,17 @@ async def refused(judge: RunningJudge, update: dict[str, Any], status: int, word
     assert (await judge.get("/v1/weights"))["desired"] == before
 
 
-@pytest.mark.parametrize(
-    ("uri", "words"),
-    [
+async def test_only_a_snapshot_inside_the_weights_folder_is_read(judges: Judges, tmp_path: Path) -> None:
+    judge = await judges.start(weights=tmp_path)
+    update = publish(tmp_path, judge.settings.member, 1)
+    for uri, words in (
         ("../../etc", "outside"),
         ("/etc", "outside"),
         ("nothing", "no manifest.json"),
         ("a\x00b", "NUL"),
         (".", "outside"),
-    ],
-)
-async def test_only_a_snapshot_inside_the_weights_folder_is_read(
-    judges: Judges, tmp_path: Path, uri: str, words: str
-) -> None:
-    judge = await judges.start(weights=tmp_path)
-    await refused(judge, {**publish(tmp_path, judge.settings.member, 1), "uri": uri}, 422, words)
+    ):
+        await refused(judge, {**update, "uri": uri}, 422, words)
 
 
 async def test_a_link_out_of_the_weights_folder_is_not_followed(judges: Judges, tmp_path: Path) -> None:
@@ -162,12 +157,11 @@ async def test_a_link_out_of_the_weights_folder_is_not_followed(judges: Judges, 
     await refused(judge, {**update, "uri": "link"}, 422, "outside")
 
 
-@pytest.mark.parametrize("field", ["version", "incarnation", "digest", "run"])
-async def test_the_announcement_must_say_what_the_manifest_says(judges: Judges, tmp_path: Path, field: str) -> None:
+async def test_the_announcement_must_say_what_the_manifest_says(judges: Judges, tmp_path: Path) -> None:
     judge = await judges.start(weights=tmp_path)
     update = publish(tmp_path, judge.settings.member, 1)
-    other = {"version": 2, "incarnation": 2, "digest": "0" * 64, "run": "other"}[field]
-    await refused(judge, {**update, field: other}, 422, field)
+    for field, other in {"version": 2, "incarnation": 2, "digest": "0" * 64, "run": "other"}.items():
+        await refused(judge, {**update, field: other}, 422, field)
 
 
 async def test_another_members_snapshot_is_refused(judges: Judges, tmp_path: Path) -> None:
@@ -358,8 +352,7 @@ async def test_a_redis_that_lost_its_memory_is_told_what_is_loaded(judges: Judge
     await put(judge, update)
     await loaded(judge, 2)
     redis = judge.service.redis
-    async for key in redis.scan_iter(f"{judge.settings.namespace}:*"):
-        await redis.delete(key)
+    await redis.delete(*[key async for key in redis.scan_iter(f"{judge.settings.namespace}:*")])
 
     async def remembered() -> bool:
         return bool((await judge.get("/v1/weights"))["desired"] == tag_of(update).model_dump())
