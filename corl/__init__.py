@@ -1,4 +1,4 @@
-"""Co-RL: a cohort of decoupled language models trained without labels, each rewarded by agreement with a peer's majority vote.
+"""Co-RL: a cohort of decoupled language models trained without labels, each rewarded by its peers' majority votes.
 
 This package holds the method (answers, votes, rewards, diversity) and the wire contract (cohort file, REST models,
 client). It is light on purpose: it imports neither torch nor FastAPI.
