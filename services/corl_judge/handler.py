@@ -57,7 +57,8 @@ class ItemHandler:
             raise TimeoutError(f"sampling took longer than {self._deadline_s} s") from error
         self._metrics.queue_wait.labels(queue).observe(max(0.0, started - item.submitted_at))
         self._metrics.execution.labels(queue).observe(time.time() - started)
-        _check(samples, item.n)
+        facts = self._replica.facts
+        _check(samples, item.n, tokens=facts is None or facts.token_ids)
         self._metrics.completions.labels(queue).inc(len(samples))
         self._metrics.tokens.labels(queue).inc(sum(len(sample.token_ids) for sample in samples))
 
@@ -72,10 +73,12 @@ class ItemHandler:
         return Done(SampledItem(tag, histogram, rollouts).to_bytes(), also)
 
 
-def _check(samples: list[Sample], n: int) -> None:
+def _check(samples: list[Sample], n: int, *, tokens: bool) -> None:
     """An engine's answer is believed only if it is whole: a NaN or a missing row would train on noise."""
     if len(samples) != n:
         raise EngineError(f"the engine gave {len(samples)} completions where {n} were asked for")
+    if not tokens:
+        return
     for index, sample in enumerate(samples):
         if not sample.token_ids or len(sample.logprobs) != len(sample.token_ids):
             raise EngineError(

@@ -70,6 +70,12 @@ class Judge:
     async def rollouts(self, request: RolloutsRequest, asker: Asker) -> RolloutsResponse:
         """n completions a problem. Raises Invalid, Conflict (fenced), TooBusy, Unavailable at the deadline."""
         check_rollouts(request, self._settings)
+        assert self._replica.facts is not None
+        if not self._replica.facts.token_ids:
+            raise Invalid(
+                f"member {self._settings.member!r} is another server's endpoint, whose token ids are unknown: it gives "
+                "votes (POST /v1/scores), no rollouts"
+            )
         if request.run is not None and request.incarnation is not None:
             await self._leases.fence(request.run, request.incarnation)
         ids = await self._prompt_ids(request)

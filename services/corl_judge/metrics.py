@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from corl.wire import Vote, WeightsTag
+from corl_judge.engines.base import Metered
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+class _Usage(Collector):
+    def __init__(self, engine: Metered) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        usage = self._engine.usage()
+        tokens = CounterMetricFamily("corl_remote_tokens", "Tokens that the endpoint counted", labels=["kind"])
+        tokens.add_metric(["prompt"], usage.prompt_tokens)
+        tokens.add_metric(["completion"], usage.completion_tokens)
+        yield tokens
+        requests = CounterMetricFamily("corl_remote_requests", "Requests to the endpoint", labels=["outcome"])
+        requests.add_metric(["answered"], usage.requests)
+        requests.add_metric(["repeated"], usage.failures)
+        yield requests
 
 
 class Metrics:
@@ -52,6 +73,10 @@ class Metrics:
         self.depth = Gauge("corl_queue_items", "Work items in the queue", ["work", "state"], registry=r)
         self.in_flight = Gauge("corl_items_in_flight", "Work items that this process runs", registry=r)
         self.engine_up = Gauge("corl_engine_up", "1 while the engine answers", registry=r)
+
+    def meter(self, engine: Metered) -> None:
+        """Show what an engine costs elsewhere."""
+        self.registry.register(_Usage(engine))
 
     def vote(self, vote: Vote) -> None:
         self.votes.labels(vote.status, vote.source or "none").inc()

@@ -106,6 +106,15 @@ class Settings(BaseSettings):
             raise ValueError(f"is {ttl} s with a heartbeat every {heartbeat} s: make it at least twice that")
         return ttl
 
+    @model_validator(mode="before")
+    @classmethod
+    def _remote_is_frozen(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("engine") == "openai":
+            if given.get("frozen", True) is not True:
+                raise ValueError("frozen is false, but another server's endpoint takes no weights: leave it out")
+            return {**given, "frozen": True}
+        return given
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not is_loopback(self.host) and self.api_key is None:

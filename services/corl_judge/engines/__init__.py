@@ -1,4 +1,4 @@
-"""Engines that sample from a member's model: vLLM, transformers."""
+"""Engines that sample from a member's model: vLLM, transformers, or another server's OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corl_judge.engines.base import Engine, EngineError
 
 __all__ = ["ENGINES", "make_engine"]
 
-ENGINES = ("vllm", "transformers")
+ENGINES = ("vllm", "transformers", "openai")
 
 
 def make_engine(
@@ -28,4 +28,8 @@ def make_engine(
         from corl_judge.engines.vllm import VLLMEngine
 
         return VLLMEngine(model, revision=revision, options=options)
+    if name == "openai":
+        from corl_judge.engines.openai import OpenAIEngine
+
+        return OpenAIEngine(model, options)
     raise EngineError(f"engine {name!r} is not one of {', '.join(ENGINES)}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
 
 from corl.weights import Snapshot
 from corl.wire import Prompt, Sampling, WeightsTag
@@ -15,8 +15,10 @@ __all__ = [
     "EngineError",
     "EngineFacts",
     "GenerateRequest",
+    "Metered",
     "PromptRejected",
     "Sample",
+    "Usage",
     "WeightsRejected",
 ]
 
@@ -51,6 +53,29 @@ class EngineFacts:
     eos_token_ids: tuple[int, ...]
     chat_template: bool
     weights: WeightsTag
+    token_ids: bool = True
+    """False for a remote model whose tokens are unknown: its samples have texts alone, and it gives votes only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an engine has asked of another server, and at what cost. `failures` are tries that were repeated."""
+
+    requests: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def plus(self, **more: int) -> Usage:
+        return replace(self, **{name: getattr(self, name) + count for name, count in more.items()})
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """An engine whose use costs something elsewhere."""
+
+    def usage(self) -> Usage:
+        """So far; never falls."""
 
 
 @dataclass(frozen=True, slots=True)
