@@ -75,6 +75,7 @@ def test_advantages_and_loss(lab: Lab, scale: str, monkeypatch: pytest.MonkeyPat
         assert loss == pytest.approx(expected_loss.item(), abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_a_run_is_trls_own_bit_for_bit(lab: Lab, tmp_path: Any) -> None:
     """The same rollouts and rewards given to a plain GRPOTrainer leave the same weights."""
     plain: dict[str, Any] = {"training__vllm_importance_sampling_correction": False, "training__learning_rate": 1e-3}
