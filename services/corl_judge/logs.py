@@ -1,7 +1,7 @@
 """Structured logs: one JSON object or one console line an event, with the request's id, run, member and step.
 
 Context travels in a context variable, so that whatever a request awaits logs under its id. Secrets never reach a
-record: keys are SecretStr, URLs are masked by `masked`, and the last filter here blanks the configured secrets.
+record: keys and URLs are SecretStr, errors of Redis hide the password, and the filter here blanks the key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
-__all__ = ["bound", "configure", "context", "masked"]
+__all__ = ["bound", "configure", "context"]
 
 Format = Literal["json", "console"]
 
@@ -34,16 +34,6 @@ def bound(**fields: Any) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
-
-
-def masked(url: str) -> str:
-    """A URL without its password."""
-    head, at, tail = url.rpartition("@")
-    if not at:
-        return url
-    scheme, sep, user = head.partition("://")
-    name = user.partition(":")[0]
-    return f"{scheme}{sep}{name}:***@{tail}"
 
 
 class ContextFilter(logging.Filter):

@@ -71,7 +71,7 @@ class Service:
         self._waiter = waiter
         self.fleet = Fleet(self.redis, ns, ttl_s=settings.replica_ttl_s)
         self.leases = Leases(self.redis, ns)
-        self.book = VoteBook(self.redis, ns, ttl_s=settings.vote_ttl_s, keep_steps=settings.keep_steps)
+        self.book = VoteBook(self.redis, ns, ttl_s=settings.vote_ttl_s)
         self.replica = Replica(settings, engine, self.fleet, self.metrics, self._died)
         self.grading = Grading(settings.grader_processes, settings.grader_deadline_s)
         self.sampler = Sampler(settings.member, self.replica, self.book, self.queues["rollouts"], self.queues["votes"])

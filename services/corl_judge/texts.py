@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from corl.cohort import Cohort, load_cohort, load_problems
 from corl.problems import ProblemSet
-from corl.wire import Options, Prompt
+from corl.wire import Prompt
 from corl_judge.settings import Settings
 
 __all__ = ["OwnTexts"]
@@ -39,6 +39,3 @@ class OwnTexts:
             return None
         text = self.problems.text(problem_id, self.view)
         return list(self.cohort.prompt.messages(text)) if chat else self.cohort.prompt.text(text)
-
-    def options(self, problem_id: str) -> Options | None:
-        return None if self.problems is None else self.problems.options(problem_id)

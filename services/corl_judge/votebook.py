@@ -84,14 +84,13 @@ def text_id(*parts: str) -> str:
 
 
 class VoteBook:
-    """`ttl_s` bounds how long a vote is kept whatever its step; `keep_steps` how many steps back."""
+    """`ttl_s` bounds how long a vote is kept, whatever its step."""
 
-    def __init__(self, redis: Redis, namespace: str, *, ttl_s: float, keep_steps: int) -> None:
+    def __init__(self, redis: Redis, namespace: str, *, ttl_s: float) -> None:
         self._redis: Any = redis  # the client's own types are unions over its options
         self._prefix = f"{namespace}:vote"
         self._index = f"{namespace}:votes"
         self.ttl_s = ttl_s
-        self.keep_steps = keep_steps
         self._watched: dict[VoteKey, set[asyncio.Event]] = {}
         self._poller: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()

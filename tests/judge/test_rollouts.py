@@ -104,6 +104,7 @@ async def test_an_asker_that_hangs_up_does_not_end_work_that_others_wait_for(jud
     judge = await judges.start()
     judge.engine.gate.clear()
     body = rollouts("p1", run="r", step=0)
+    judge.http.headers["x-request-id"] = "the-same"  # names that clients choose are not who waits
     leaving = asyncio.create_task(judge.post("/v1/rollouts", body))
     staying = asyncio.create_task(judge.post("/v1/rollouts", body))
     await until(lambda: judge.engine.running == 1 and judge.service.open["rollouts"].count == 2)

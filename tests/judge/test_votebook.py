@@ -30,7 +30,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def book(redis: Redis, redis_namespace: str) -> AsyncIterator[VoteBook]:
-    book = VoteBook(redis, redis_namespace, ttl_s=60.0, keep_steps=10)
+    book = VoteBook(redis, redis_namespace, ttl_s=60.0)
     yield book
     await book.close()
 
@@ -76,7 +76,7 @@ def test_texts_are_hashed_so_that_no_joining_confuses_them() -> None:
 
 
 async def test_votes_expire(redis: Redis, redis_namespace: str) -> None:
-    book = VoteBook(redis, redis_namespace, ttl_s=0.2, keep_steps=10)
+    book = VoteBook(redis, redis_namespace, ttl_s=0.2)
     key = VoteKey("r", 1, "p")
     await book.file({key: filed("4")})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
@@ -13,7 +14,7 @@ from starlette.responses import Response
 
 from corl_judge import errors
 from corl_judge.limits import Open
-from corl_judge.logs import bound, context
+from corl_judge.logs import bound
 from corl_judge.sampling import Asker
 from corl_judge.service import Service
 from corl_judge.tasks import end
@@ -95,7 +96,8 @@ async def answered(
     service = service_of(request)
     service.require_started()
     request.scope["corl_log"] = {"run": run, "step": step}
-    asker = Asker(f"http-{context().get('request_id')}", time.monotonic() + deadline_s)
+    # Not the request's id, which clients choose: two with one name would withdraw each other's work.
+    asker = Asker(f"http-{uuid.uuid4().hex}", time.monotonic() + deadline_s)
     with open_.admitted(), bound(run=run, step=step):
         doing = asyncio.ensure_future(work(asker))
         hung_up = asyncio.create_task(_hung_up(request))
