@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--skip-memory", action="store_true", help="leave out the million answers")
     arguments = parser.parse_args()
 
-    from corl.answers import key
+    from corl.answers import extract, key
 
     answers = mix(arguments.answers)
     print(f"{len(answers):,} answers, {len(set(answers)):,} different")
@@ -147,6 +147,13 @@ def main() -> None:
     for task in ("math", "choice"):
         part = [answer for answer in answers if answer[0] == task]
         report(f"  {task} only", times(lambda answer: key(answer[1], answer[0]), part))
+    symbolic = [answer for answer in answers if answer[0] == "math" and not answer[1].lstrip("-").isdigit()]
+    report("  not plain integers only", times(lambda answer: key(answer[1], answer[0]), symbolic))
+    completions = [
+        ("math", f"{'So we add the two and go on. ' * 140} The answer is $\\boxed{{{answer}}}$.")
+        for _, answer in answers
+    ]
+    report("extract, from 4 KB", times(lambda completion: extract(completion[1]), completions[:6000]))
     votes(answers)
     import_times()
     try:

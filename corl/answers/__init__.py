@@ -3,6 +3,17 @@
 Tasks: ``math``; ``choice`` (one or several of the letters, or letters with texts, in ``options``); ``text``.
 All three functions are total: whatever a model wrote, they return in bounded time and memory, run no code and
 raise nothing. They raise ``ValueError`` only for what the *caller* got wrong, an unknown task or malformed options.
+
+From text to key: ``clean`` (Unicode to LaTeX), ``lexer``, then by outer shape ``listing``, ``relations``, ``brackets``,
+``quantities``, ``expressions``; expressions are parsed (``syntax``) and evaluated (``evaluate``, ``arith``) exactly
+where they are rational, to 60 digits at fixed points where not. What has no type keeps its text.
+
+Conventions, where graders differ. Equal: a single unknown and its value (``x = 5``, ``5``); a list and a set
+(``1, 2`` and ``{2, 1}``), a set of one and its member; a pair, a column vector and an open interval (they are written
+alike); a percentage and its value; a number with and without currency, degree sign or counted noun; ``log`` and
+``ln``. Different, and attached by a vote where that is safe: a quantity and its bare number (``5 cm``, ``5``), a
+percentage and its bare number (``50%``, ``50``), a number in a base and its digits, an equation and its right-hand
+side, a decimal and what it rounds. Symbols keep their case and words do not. Rounding is never equality.
 """
 
 from __future__ import annotations

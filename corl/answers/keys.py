@@ -42,11 +42,12 @@ MAX_NESTING: Final = 8  # of bare keys within bare keys
 class AnswerKey:
     """The typed normal form of one answer. Made by :func:`corl.answers.key`; read back by :meth:`parse`.
 
-    Kinds: ``q`` exact rational; ``f`` fingerprint of an irrational, complex or symbolic expression; ``inf``;
-    ``quantity`` (a number with a dimension); ``base`` (digits in a named base); ``time``; ``ratio``; ``set``,
-    ``tuple`` (also an open interval, which is written alike), ``interval``, ``union``, ``matrix``, ``cases``;
-    ``assign``, ``eq``, ``ineq``, ``mod`` (relations); ``choice``; ``text``; ``raw`` (could not be typed: equal text
-    only). A form longer than 512 characters is replaced by its SHA-256, so a key is small whatever it was made of.
+    Kinds: ``q`` exact rational; ``f`` fingerprint of an irrational number or a symbolic expression; ``c`` complex
+    number; ``inf``; ``quantity`` (a number with a dimension); ``base`` (digits in a named base); ``time``; ``ratio``;
+    ``set`` (and a list, which keeps its repetitions), ``seq`` (with dots in it), ``tuple`` (a vector too, and an open
+    interval, which is written alike), ``interval``, ``union``, ``matrix``, ``cases``; ``assign``, ``eq``, ``ineq``,
+    ``mod``, ``system`` (relations); ``choice``; ``text``; ``raw`` (past the limits: equal only to the same text). A
+    form longer than 512 characters is replaced by its SHA-256, so a key is small whatever it was made of.
     """
 
     kind: str
