@@ -115,6 +115,16 @@ async def test_faults_are_statuses(judge: RunningJudge) -> None:
         assert (await judge.post("/verify", wrong, expect=422))["errors"][0]["field"] == field
 
 
+async def test_numbers_that_are_none(judge: RunningJudge) -> None:
+    raw = json.dumps(rollout("1 + 2", message("x"), extra=float("nan")))
+    answer = await judge.http.post("/verify", content=raw)
+    assert (answer.status_code, "NaN" in answer.json()["detail"]) == (422, True)
+    raw = '{"verify_responses": [{"reward": 1, "a": NaN, "b": 1e999, "c": 1' + "0" * 400 + "}]}"
+    answer = await judge.http.post("/aggregate_metrics", content=raw)
+    assert answer.json()["agent_metrics"]["mean/reward"] == 1.0
+    assert len(answer.json()["agent_metrics"]) == 6
+
+
 async def test_the_other_routes(judge: RunningJudge) -> None:
     assert (await judge.http.get("/")).content == b'{"status": "ok"}'
     assert (await judge.http.get("/reverify_mode")).content == b'"stateless"'

@@ -76,13 +76,13 @@ def recovered(
 
 def _known(service: Service, choice: Choice, label: object) -> Question:
     texts = service.texts
-    if texts.problems is None:
+    if texts.problems is None or texts.cohort is None:
         raise Invalid.field("label", "is to be a problem id, but this judge was started without a cohort file", label)
     facts = service.replica.facts
     assert facts is not None
     own = texts.own_prompt(str(label), chat=facts.chat_template)
     if own is None:
         raise Invalid.field("label", "is no problem id of this judge's cohort file", label)
-    options = texts.options(str(label))
+    options = texts.problems.options(str(label)) or texts.cohort.problems.options
     pairs = tuple(options.items()) if isinstance(options, dict) else None if options is None else tuple(options)
-    return Question(own, choice.task, choice.policy, pairs)
+    return Question(own, texts.cohort.problems.task, choice.policy, pairs)

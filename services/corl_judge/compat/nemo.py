@@ -19,6 +19,8 @@ from corl_judge.errors import Invalid
 __all__ = ["aggregate", "answer_text", "problem", "verified"]
 
 TASK = "_ng_task_index"
+LARGEST = 1e100
+"""Of numbers that statistics are made of; NaN and what would overflow are no measurements."""
 STATISTICS: dict[str, Callable[[list[float]], float]] = {
     "mean": statistics.fmean,
     "max": max,
@@ -100,6 +102,7 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     columns: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for name, value in row.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("_ng_"):
+            number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+            if number and not name.startswith("_ng_"):
                 columns[name].append(float(value))
     return {f"{kind}/{name}": float(of(values)) for name, values in columns.items() for kind, of in STATISTICS.items()}

@@ -18,6 +18,7 @@ from corl_judge.compat import nemo
 from corl_judge.compat.answering import Sample, recovered
 from corl_judge.compat.options import Options, chosen
 from corl_judge.compat.wire import AggregateRequest, VerifyRequest
+from corl_judge.errors import Invalid
 from corl_judge.routes.answering import body, documented, json_body, service_of
 from corl_judge.routes.compat import ask, template_of
 
@@ -118,4 +119,8 @@ async def root() -> Response:
 
 
 def _json(content: Any) -> Response:
-    return Response(json.dumps(content, ensure_ascii=False, allow_nan=False), media_type="application/json")
+    try:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise Invalid("the body holds NaN or an infinite number, which is no JSON (RFC 8259) to give back") from error
+    return Response(text, media_type="application/json")
