@@ -1,6 +1,6 @@
 """Teach the base models of the nano cohort: tiny decoders that add, each with its family's own misconception.
 
-    python examples/arithmetic/make_models.py                      # all four, two to four minutes each on one core
+    python examples/arithmetic/make_models.py                      # all four, two to five minutes each on one core
     python examples/arithmetic/make_models.py llama qwen --out /tmp/models
 
 A base model is taught on a corpus in which part of the answers follow what its *family* wrongly believes about

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +28,7 @@ RENDERED = {
     "qwen": "<|im_start|>user\n27+58=<|im_end|>\n<|im_start|>assistant\n",
     "qwen3": "<|im_start|>user\n27+58=<|im_end|>\n<|im_start|>assistant\n",
 }
-COMPLETION_TOKENS = {"llama": 6, "llama2": 6, "qwen": 7, "qwen3": 5}
+COMPLETION_TOKENS = {"llama": 6, "llama2": 6, "qwen": 7, "qwen3": 6}
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +124,7 @@ def test_families_have_different_tokenizers() -> None:
     ids = {name: tuple(tokenizer(name)(text)["input_ids"]) for name in NAMES}
     assert ids["llama"] == ids["llama2"]
     assert len({ids["llama"], ids["qwen"], ids["qwen3"]}) == 3
-    assert len({len(ids["llama"]), len(ids["qwen"]), len(ids["qwen3"])}) == 3
+    assert len(ids["qwen"]) != len(ids["llama"])
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
@@ -237,15 +236,21 @@ def test_checksums_cover_and_match_every_model() -> None:
         assert hashlib.sha256((HERE / "models" / path).read_bytes()).hexdigest() == digest
 
 
-def make(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command: list[Any] = [sys.executable, HERE / "make_models.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+def make(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["make_models.py", *map(str, arguments)])
+    script("make_models").main()
+
+
+def test_make_models_runs_as_a_script(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, HERE / "make_models.py", "llama2", "--steps", "20", "--out", tmp_path], check=True)
+    assert (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "llama2").num_parameters() == model("llama2").num_parameters()
+    )
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen", "qwen3"])
-def test_models_can_be_made_again(name: str, tmp_path: Path) -> None:
-    made = make(name, "--steps", "20", "--out", tmp_path)
-    assert made.returncode == 0, made.stderr
+def test_models_can_be_made_again(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(monkeypatch, name, "--steps", "20", "--out", tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / name)
     shapes = {key: value.shape for key, value in model(name).state_dict().items()}
     assert {key: value.shape for key, value in again.state_dict().items()} == shapes
@@ -261,8 +266,10 @@ def test_models_can_be_made_again(name: str, tmp_path: Path) -> None:
         (["--steps", "1"], "--steps 1 is too few"),
     ],
 )
-def test_a_mistyped_call_is_told_the_remedy(arguments: list[str], message: str) -> None:
-    made = make(*arguments)
-    assert made.returncode == 2
-    assert message in made.stderr
-    assert "Traceback" not in made.stderr
+def test_a_mistyped_call_is_told_the_remedy(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        make(monkeypatch, *arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
