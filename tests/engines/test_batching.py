@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from corl_judge.engines import kvcache
 from corl_judge.engines.base import EngineError
 from corl_judge.engines.batching import Batcher, Job, Row
 from hypothesis import HealthCheck, given, settings
@@ -193,6 +194,32 @@ def test_a_failed_prefill_ends_only_those_that_were_in_it(model: Any, faults: Fa
     alone: Outcomes = {}
     run(batcher(model), [job(alone, 0, 8, 4, 20)])
     assert [row.token_ids for row in rows(outcomes[0])] == [row.token_ids for row in rows(alone[0])]
+
+
+def test_a_batch_that_cannot_be_joined_is_given_up_whole(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys and values of the rows that ran are half used up then."""
+    outcomes: Outcomes = {}
+    engine = batcher(model)
+    engine.add(job(outcomes, 0, 8, 4, 40))
+    engine.step()
+    calls = 0
+    gather = kvcache._gather
+
+    def fail_at_the_third(*arguments: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OOM
+        return gather(*arguments)
+
+    monkeypatch.setattr(kvcache, "_gather", fail_at_the_third)
+    engine.add(job(outcomes, 1, 8, 2, 3))
+    engine.step()
+    assert isinstance(outcomes[0], EngineError)
+    assert isinstance(outcomes[1], EngineError)
+    assert not engine.busy
+    run(engine, [job(outcomes, 2, 8, 2, 3)])
+    assert len(rows(outcomes[2])) == 2
 
 
 def test_logits_that_are_not_finite_are_an_error_and_no_sample(model: Any, faults: Faults) -> None:

@@ -237,9 +237,10 @@ async def test_a_cancelled_request_leaves_the_others_alone(running: RunningEngin
     wanted = [sample.token_ids for sample in await generate(running, prompt, GREEDY)]
     doomed = asyncio.create_task(generate(running, prompt, Sampling(max_tokens=200), n=64))
     kept = asyncio.create_task(generate(running, prompt, GREEDY))
-    while not doomed.cancelled():
-        doomed.cancel()
-        await asyncio.wait([doomed], timeout=1)
+    await running.engine.probe()  # both are under way
+    doomed.cancel()
+    await asyncio.wait([doomed])
+    assert doomed.cancelled()
     assert [sample.token_ids for sample in await kept] == wanted
 
 

@@ -87,6 +87,20 @@ async def test_long_prompts_with_seeds_run_beside_each_other(running: RunningEng
     assert [len(group) for group in groups] == [4] * 16
 
 
+async def test_a_cancelled_request_is_aborted(running: RunningEngine) -> None:
+    prompt = running.engine.encode("What is 1 plus 1?")
+    request = GenerateRequest(prompt, prompt, 32, Sampling(max_tokens=200), 0)
+    doomed = asyncio.create_task(running.engine.generate(request))
+    await running.engine.probe()
+    assert isinstance(running.engine, VLLMEngine)
+    client = running.engine._engine
+    assert client.get_num_unfinished_requests() == 32
+    doomed.cancel()
+    await asyncio.wait([doomed])
+    await running.engine.probe()
+    assert client.get_num_unfinished_requests() == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -130,18 +130,25 @@ class Batcher:
     def step(self) -> None:
         """One iteration. An error ends the requests that were in it, and the others go on; an error of the device
         itself is raised."""
-        self._drop_cancelled()
-        admitted = self._admit()
+        admitted: list[tuple[Job, list[Row]]] = []
         try:
+            self._drop_cancelled()
+            admitted = self._admit()
             self._prefill(admitted)
         except Exception as error:
-            self._fail([job for job, _ in admitted], error)
+            self._fail([job for job, _ in admitted] + self._lose_batch(only_if_broken=True), error)
         try:
             self._decode()
         except Exception as error:
-            failed = [row.job for row in self._rows]
-            self._clear()  # the failed forward may have left it half written
-            self._fail(failed, error)
+            self._fail(self._lose_batch(), error)
+
+    def _lose_batch(self, *, only_if_broken: bool = False) -> list[Job]:
+        """The jobs of the running batch, which is given up: what failed on its keys and values left them half done."""
+        if only_if_broken and self._cache is not None:
+            return []
+        jobs = [row.job for row in self._rows]
+        self._clear()
+        return jobs
 
     # Admission -------------------------------------------------------------------------------------------------------
 
@@ -293,7 +300,7 @@ class Batcher:
         self._rebuild([self._rows[i] for i in live], [Part(self._cache, torch.tensor(live, device=self.device))])
 
     def _rebuild(self, rows: list[Row], parts: Sequence[Part]) -> None:
-        self._rows = rows
+        self._rows, self._cache = rows, None  # joining uses up the old keys and values, also when it fails
         self._columns = max(row.length for row in rows)
         self._cache = Part.join(parts, self._columns, room=max(row.left for row in rows))
 

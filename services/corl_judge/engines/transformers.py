@@ -175,16 +175,19 @@ class TransformersEngine:
     ) -> None:
         """Hand a job's outcome to the task that waits for it."""
         result: list[Sample] | BaseException
-        if isinstance(outcome, BaseException):
-            result = outcome
-        else:
-            texts = self._prompts.decode([row.token_ids for row in outcome])
-            result = [
-                Sample(row.token_ids, row.logprobs, text, row.finish_reason or "length")
-                for row, text in zip(outcome, texts, strict=True)
-            ]
+        try:
+            result = outcome if isinstance(outcome, BaseException) else self._samples(outcome)
+        except Exception as error:  # of the tokenizer; it must not be taken for one of the batch
+            result = EngineError(f"the tokens cannot be decoded: {error}")
         with contextlib.suppress(RuntimeError):  # the loop was closed with the task in it: nobody waits
             loop.call_soon_threadsafe(_settle, future, result)
+
+    def _samples(self, rows: Sequence[Row]) -> list[Sample]:
+        texts = self._prompts.decode([row.token_ids for row in rows])
+        return [
+            Sample(row.token_ids, row.logprobs, text, row.finish_reason or "length")
+            for row, text in zip(rows, texts, strict=True)
+        ]
 
     def _replace(self, snapshot: Snapshot, tag: WeightsTag) -> None:
         old = self._model.swap(self._model.read(snapshot.files(), self._checkpoint))
