@@ -127,3 +127,29 @@ def test_the_own_judge_is_killed_and_started_again(redis_url: str, tmp_path: Pat
     found = read_run(tmp_path)["llama"]
     assert [row["step"] for row in found.steps] == [1, 2, 3]
     assert [row["incarnation"] for row in found.steps] == [found.steps[0]["incarnation"]] * 3, "one life of the trainer"
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(900)
+def test_over_vllm(redis_url: str, tmp_path: Path) -> None:
+    """The member's judge runs vLLM: weights are reloaded into it, and its log-probabilities are the trainer's own."""
+    pytest.importorskip("vllm")
+    file = write_cohort(tmp_path / "cohort.yaml", members__llama__engine="vllm")
+    port, shared = free_port(), tmp_path / "weights"
+    shared.mkdir()
+    command = [file, "--member", "llama", "--port", str(port), "--redis", redis_url, "--weights", shared]
+    log = tmp_path / "judge.log"
+    more: dict[str, Any] = {"training__steps": 2, "problems__heldout": None, "training__service_deadline_s": 600}
+    with judge_process(command, log), FakeJudge("qwen", str(MODELS / "qwen"), answers("b"), frozen=True) as qwen:
+        urls = {"llama": f"http://127.0.0.1:{port}", "qwen": qwen.url}
+        of = cohort(**more, training__learning_rate=1e-3)
+        code = train_member(settings(of, "llama", tmp_path, urls, "vllm", weights=shared))
+        assert code is ExitCode.DONE, log.read_text()[-3000:]
+        with JudgeClient(urls["llama"]) as judge:
+            (replica,) = judge.weights().replicas
+            assert judge.model().engine == "vllm"
+    assert replica.loaded is not None
+    assert (replica.loaded.version, replica.loaded.digest) == (2, checkpoint_digest(tmp_path / "llama/final"))
+    for row in read_run(tmp_path)["llama"].steps:
+        assert row["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=0.05)
+        assert row["sampling/sampling_logp_difference/mean"] < 0.05

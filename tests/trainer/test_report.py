@@ -19,7 +19,7 @@ def write_run(folder: Path, members: tuple[str, ...] = ("a", "b"), steps: int = 
                 "step",
                 step,
                 seconds={"rollouts": 1.0, "scores": 0.5, "waiting": 0.25, "update": 2.0, "publish": 0.1, "step": 3.85},
-                **{"reward/mean": 0.1 * step, "reward/std": 0.4, "votes/labeled": 0.9, "entropy": float("nan")},
+                **{"reward/mean": 0.1 * step, "reward/group_std": 0.4, "votes/labeled": 0.9, "entropy": float("nan")},
             )
         log.write("warning", steps, message="rewards of a group hardly differ <now>")
         if end:
@@ -62,9 +62,9 @@ def test_runs_are_compared_line_by_line(tmp_path: Path) -> None:
 def test_every_member_has_a_line_in_the_panels_it_has_figures_for(tmp_path: Path) -> None:
     figure = draw(read_run(write_run(tmp_path / "run")))
     axes = {ax.get_title(): ax for ax in figure.axes}
-    assert sorted(axes["Reward"].get_legend_handles_labels()[1]) == ["a", "b"]
+    assert sorted(axes["Reward"].get_legend_handles_labels()[1]) == ["a", "a group_std", "b", "b group_std"]
     assert sorted(axes["Held-out accuracy"].get_legend_handles_labels()[1]) == ["a", "a maj@4", "b", "b maj@4"]
-    (line, _) = axes["Reward"].get_lines()
+    line = axes["Reward"].get_lines()[0]
     assert list(line.get_ydata()) == pytest.approx([0.1, 0.2, 0.3])
     assert axes["Entropy"].texts[0].get_text() == "nothing yet"
 

@@ -25,7 +25,7 @@ __all__ = ["compare", "draw", "page", "report"]
 PHASES = ("rollouts", "scores", "waiting", "update", "publish", "evaluate")
 PANELS: Sequence[tuple[str, str, Sequence[str]]] = (
     ("Held-out accuracy", "share", ("eval/pass@1", "eval/maj")),
-    ("Reward", "mean, and spread as a band", ("reward/mean",)),
+    ("Reward", "mean; spread within a group, dashed", ("reward/mean", "reward/group_std")),
     ("Labeled problems", "share", ("votes/labeled",)),
     ("Agreement with the teacher", "share of problems labeled by both", ("votes/agreement",)),
     ("Share of the own vote", "mean over problems", ("votes/own_share",)),
@@ -110,14 +110,9 @@ def _lines(ax: Axes, logs: Mapping[str, MemberLog], colours: Mapping[str, str], 
             steps, values = log.series(metric)
             if not steps:
                 continue
-            label = name if place == 0 else f"{name} {metric.removeprefix('eval/')}"
+            label = name if place == 0 else f"{name} {metric.removeprefix('eval/').removeprefix('reward/')}"
             marker = "." if metric.startswith("eval/") or len(steps) == 1 else None
             ax.plot(steps, values, ("-", "--")[place % 2], color=colours[name], label=label, marker=marker, lw=1.4)
-            if metric == "reward/mean":
-                spread = dict(zip(*log.series("reward/std"), strict=True))
-                low = [value - spread.get(step, 0.0) for step, value in zip(steps, values, strict=True)]
-                high = [value + spread.get(step, 0.0) for step, value in zip(steps, values, strict=True)]
-                ax.fill_between(steps, low, high, color=colours[name], alpha=0.12, lw=0)
 
 
 def _found(log: MemberLog, names: Sequence[str]) -> list[str]:
