@@ -225,7 +225,7 @@ class Calls:
     def wait_ready(self, deadline_s: float | None) -> Steps[ModelInfo]:
         deadline = self._deadline(deadline_s)
         eager = Backoff(min(self.backoff.base_s, 0.25), min(self.backoff.cap_s, 2.0), self.backoff.doubts)
-        probe = Request("GET", "/readyz", attempt_s=10.0)
+        probe = Request("GET", "/readyz", attempt_s=10.0, awaited=True)
         yield from exchange(self.judge, probe, lambda _: None, deadline=deadline, backoff=eager)
         return (yield from self._model(deadline))
 

@@ -57,6 +57,7 @@ class Request:
         attempt_s: longest wait for one answer; None leaves it to the deadline.
         job: 404 and 410 are about a job.
         lagging: an answer with weights older than seen may come from a replica that is about to catch up.
+        awaited: not to be there yet is expected: tries are logged as information, not as warnings.
     """
 
     method: str
@@ -67,6 +68,7 @@ class Request:
     attempt_s: float | None = None
     job: bool = False
     lagging: bool = False
+    awaited: bool = False
 
     @property
     def route(self) -> str:
@@ -183,7 +185,8 @@ def exchange(
         if pause is None:
             raise unavailable("no good answer") from cause
         pause += asked or 0.0
-        logger.warning(
+        logger.log(
+            logging.INFO if request.awaited else logging.WARNING,
             "judge %s: %s: %s; attempt %d, again in %.1f s, %.0f s left",
             judge.url,
             request.route,
