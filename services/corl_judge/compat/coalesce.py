@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from corl.wire import Policy, Prompt, ScoredItem, ScoreItem, ScoresRequest, ScoresResponse, Task, Vote
+from corl.wire import Policy, Prompt, ScoredItem, ScoreItem, Task, Vote
+from corl_judge.compat.together import Ask, Together
 from corl_judge.errors import Invalid, TooBusy, Unavailable, UpstreamFailed
-from corl_judge.sampling import Asker
 from corl_judge.tasks import end
 from corl_judge.votebook import text_id
 
@@ -26,8 +24,6 @@ RETRY_AFTER_S = 2.0
 AGAIN_S = 0.5
 MOST = 4096
 """Completions of one request."""
-
-Ask = Callable[[ScoresRequest, Asker], Awaitable[ScoresResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +69,7 @@ class Coalescer:
     """`ask` answers a score request, as `Judge.scores` does; `vote_s` is the longest that one may take."""
 
     def __init__(self, ask: Ask, vote_s: float) -> None:
-        self._ask = ask
-        self._vote_s = vote_s
+        self._together = Together(ask, vote_s)
         self._lanes: dict[str, _Lane] = {}
 
     async def judge(self, question: Question, completion: str, deadline: float) -> Judged:
@@ -103,6 +98,7 @@ class Coalescer:
 
     async def close(self) -> None:
         await end([lane.task for lane in self._lanes.values() if lane.task is not None])
+        await self._together.close()
 
     async def _run(self, key: str, lane: _Lane) -> None:
         try:
@@ -132,8 +128,7 @@ class Coalescer:
             task=question.task,
             options=_options(question),
         )
-        request = ScoresRequest(items=[item], policy=question.policy)
-        scored = await self._scored(request, max(waiter.deadline for waiter in waiters))
+        scored = await self._scored(item, question.policy, max(waiter.deadline for waiter in waiters))
         vote = scored.vote or Vote(status="none")
         for waiter in waiters:
             if not waiter.future.done():
@@ -141,22 +136,21 @@ class Coalescer:
                 reward = None if scored.rewards is None else scored.rewards[place]
                 waiter.future.set_result(Judged(reward, scored.answers[place], vote))
 
-    async def _scored(self, request: ScoresRequest, deadline: float) -> ScoredItem:
+    async def _scored(self, item: ScoreItem, policy: Policy, deadline: float) -> ScoredItem:
         """The only item's verdict; a full queue is waited for, since these callers would give up after a few tries."""
         while True:
-            asker = Asker(f"compat-{uuid.uuid4().hex[:12]}", time.monotonic() + self._vote_s)
             try:
-                [item] = (await self._ask(request, asker)).items
+                scored = await self._together.score(item, policy)
             except TooBusy:
                 pause = AGAIN_S * random.uniform(0.5, 1.5)
                 if time.monotonic() + pause >= deadline:
                     raise
                 await asyncio.sleep(pause)
                 continue
-            if item.failure is None:
-                return item
-            message = item.failure.message
-            match item.failure.kind:
+            if scored.failure is None:
+                return scored
+            message = scored.failure.message
+            match scored.failure.kind:
                 case "timeout":
                     raise Unavailable(message, retry_after=RETRY_AFTER_S)
                 case "invalid":
