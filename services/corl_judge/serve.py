@@ -23,17 +23,19 @@ from corl_judge.redisio import RedisUnavailable, check_redis, connect
 from corl_judge.service import Service
 from corl_judge.settings import Settings
 
-__all__ = ["JudgeServer", "serve"]
+__all__ = ["JudgeServer", "allow_connections", "serve"]
 
 log = logging.getLogger(__name__)
 
 LAST_REQUESTS_S = 5.0
+OPEN_FILES = 65_536
 
 
 def serve(settings: Settings, engine: Engine | None = None) -> int:
     """The exit code: 0 after a drain, 1 when it cannot start or its engine died; the log has the cause."""
     key = None if settings.api_key is None else settings.api_key.get_secret_value()
     logs.configure(settings.log_format, settings.log_level, [key] if key else [], member=settings.member)
+    allow_connections()
     with contextlib.ExitStack() as stack:
         if settings.redis is None:
             url = stack.enter_context(LocalRedis()).url
@@ -49,6 +51,20 @@ def serve(settings: Settings, engine: Engine | None = None) -> int:
         except (EngineError, RedisUnavailable, OSError) as error:
             log.error("the judge cannot start: %s", error)
             return 1
+
+
+def allow_connections() -> None:
+    """Raise the soft limit of open files as far as the hard one lets: trainers that send one sample a request hold
+    thousands of connections, and the usual soft limit is 1,024."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(settings: Settings, server: JudgeServer) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -268,3 +270,17 @@ async def test_callers_that_hang_up_come_back_to_a_filed_vote(judges: Judges) ->
     engine.gate.set()
     assert (await judge.http.post(SLIME, json=body)).text == "1.0"
     assert engine.generated == 8
+
+
+def test_a_judge_process_may_hold_more_connections_than_the_usual_limit() -> None:
+    code = (
+        "import resource\n"
+        "from corl_judge.serve import allow_connections\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))\n"
+        "allow_connections()\n"
+        "soft, same = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "assert same == hard, (same, hard)\n"
+        "assert soft == (65536 if hard == resource.RLIM_INFINITY else min(65536, hard)), soft\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
