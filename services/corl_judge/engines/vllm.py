@@ -75,6 +75,7 @@ CPU_DEFAULTS = {
     "enforce_eager": True,  # compiling takes minutes on a CPU
     "block_size": 32,
     "kv_cache_memory_bytes": 512 << 20,
+    "max_model_len": -1,  # the model's own, as far as that memory allows
     # A seeded request whose prefill is cut in two kills the engine on a CPU ("CPU Generator does not use offset").
     "enable_chunked_prefill": False,
 }
