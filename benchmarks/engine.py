@@ -127,7 +127,10 @@ async def reloads(engine: Any, name: str, checkpoint: Path, snapshots: list[Snap
         if i > 0:  # the first round reads the files into memory
             times.append(taken)
     hashing, own, ours = (statistics.median(column) for column in zip(*times, strict=True))
-    print(f"  reload {a:7.3f} s   own way {b:7.3f} s + hashing {c:6.3f} s = {b + c:7.3f} s   ratio {a / (b + c):.2f}")
+    print(
+        f"  reload {ours:7.3f} s   own way {own:7.3f} s + hashing {hashing:6.3f} s = {own + hashing:7.3f} s   "
+        f"ratio {ours / (own + hashing):.2f}"
+    )
 
 
 def own_way(engine: Any, name: str, checkpoint: Path, snapshot: Snapshot) -> Coroutine[Any, Any, object]:
