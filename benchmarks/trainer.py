@@ -32,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,11 +81,23 @@ def trainer_main(asked: dict[str, Any]) -> None:
 
 
 def child(kind: str, asked: dict[str, Any]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, __file__, "--child", kind, json.dumps(asked)], stderr=subprocess.DEVNULL)
+    command = [sys.executable, __file__, "--child", kind, json.dumps(asked)]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def cpu_seconds(groups: Sequence[int] = ()) -> float:
+    """CPU seconds of this process and of other process groups so far."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat") if groups else ():
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[2]) in groups:
+                ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def judges(folder: Path, members: dict[str, float]) -> Iterator[dict[str, str]]:
+def judges(folder: Path, members: dict[str, float], groups: list[int] | None = None) -> Iterator[dict[str, str]]:
     """Addresses of judge processes, by member; the values are seconds slept before each generation."""
     from corl.client import JudgeClient
     from corl.localredis import LocalRedis
@@ -110,6 +122,8 @@ def judges(folder: Path, members: dict[str, float]) -> Iterator[dict[str, str]]:
             process = child("judge", {"settings": settings, "delay_s": delay_s})
             stack.callback(process.wait)
             stack.callback(process.terminate)
+            if groups is not None:
+                groups.append(process.pid)
             urls[member] = f"http://127.0.0.1:{port}"
         for url in urls.values():
             with JudgeClient(url) as client:
@@ -118,11 +132,18 @@ def judges(folder: Path, members: dict[str, float]) -> Iterator[dict[str, str]]:
 
 
 def train(
-    member: str, urls: dict[str, str], folder: str, run: str, overrides: dict[str, Any], update_s: float = 0.0
+    member: str,
+    urls: dict[str, str],
+    folder: str,
+    run: str,
+    overrides: dict[str, Any],
+    update_s: float = 0.0,
+    groups: Sequence[int] = (),
 ) -> list[dict[str, float]]:
-    """Seconds of each step by phase, without the first."""
+    """Seconds of each step by phase, without the first; `cpu` those of this process and of `groups`."""
     from unittest import mock
 
+    import torch
     from corl_trainer.grpo import MemberTrainer
     from corl_trainer.member import train_member
     from corl_trainer.runlog import read_member
@@ -130,9 +151,19 @@ def train(
 
     from corl.cohort import load_cohort
 
-    original = MemberTrainer.training_step
+    original, forward = MemberTrainer.training_step, MemberTrainer._get_per_token_logps_and_entropies
+    stamps: list[float] = []
+    passes: list[float] = []
+
+    def timed(self: Any, *args: Any, **more: Any) -> Any:
+        begun = time.perf_counter()
+        result = forward(self, *args, **more)
+        if not torch.is_grad_enabled():
+            passes.append(time.perf_counter() - begun)
+        return result
 
     def slow(self: Any, *args: Any, **more: Any) -> Any:
+        stamps.append(cpu_seconds(groups))
         result = original(self, *args, **more)
         time.sleep(update_s)
         return result
@@ -144,11 +175,20 @@ def train(
     settings = TrainerSettings.build(
         cohort, member, run=run, run_dir=run_dir, judges=urls, weights=Path(folder) / "weights"
     )
-    with mock.patch.object(MemberTrainer, "training_step", slow), contextlib.redirect_stdout(io.StringIO()):
+    with (
+        mock.patch.object(MemberTrainer, "training_step", slow),
+        mock.patch.object(MemberTrainer, "_get_per_token_logps_and_entropies", timed),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         code = train_member(settings)
     if code:
         raise SystemExit(f"the trainer of {member} ended with {code}")
-    return [row["seconds"] for row in read_member(run_dir / member).steps[1:]]
+    rows = [row["seconds"] for row in read_member(run_dir / member).steps[1:]]
+    for row, begun, ended in zip(rows, stamps[1:], [*stamps[2:], cpu_seconds(groups)], strict=True):
+        row["cpu"] = ended - begun
+    for row, seconds in zip(rows, passes[1:], strict=True):
+        row["ratio"] = seconds
+    return rows[:-1]  # the last one's CPU seconds include the end of the run
 
 
 def median(rows: list[dict[str, float]], phase: str = "step") -> float:
@@ -166,18 +206,24 @@ def services(folder: Path, steps: int) -> None:
         "rollouts.n": 8,
     }
     through: list[dict[str, float]] = []
-    plain: list[float] = []
-    with judges(folder, {"llama": 0.0}) as urls:
+    plain: list[dict[str, float]] = []
+    groups: list[int] = []
+    with judges(folder, {"llama": 0.0}, groups) as urls:
         for turn in range(2):
-            through += train("llama", urls, str(folder), f"services-{turn}", dict(overrides))
+            through += train("llama", urls, str(folder), f"services-{turn}", dict(overrides), groups=groups)
             plain += plain_grpo(folder, dict(overrides))
-    whole, bare = median(through), statistics.median(plain)
-    print(f"step through services {whole:.3f} s, plain TRL GRPO {bare:.3f} s: ratio {whole / bare:.2f}")
+    for name, what in (("step", "wall"), ("cpu", "CPU")):
+        ours, bare = median(through, name), median(plain, name)
+        print(
+            f"a step's {what} seconds: through services {ours:.3f}, plain TRL GRPO {bare:.3f}, ratio {ours / bare:.2f}"
+        )
     parts = {name: median(through, name) for name in ("rollouts", "scores", "update", "publish")}
-    print("  of it " + ", ".join(f"{name} {value:.3f} s" for name, value in parts.items()))
+    print("  wall seconds: " + ", ".join(f"{name} {value:.3f}" for name, value in parts.items()))
+    print(f"  of the update, the forward pass for the importance ratio: {median(through, 'ratio'):.3f}; plain has none")
+    print(f"  plain: generation {median(plain, 'generate'):.3f} of it")
 
 
-def plain_grpo(folder: Path, overrides: dict[str, Any]) -> list[float]:
+def plain_grpo(folder: Path, overrides: dict[str, Any]) -> list[dict[str, float]]:
     """TRL's own trainer, which generates with the model that it trains; the reward is the own vote, as above."""
     from corl_trainer.schedule import Schedule
     from corl_trainer.settings import TrainerSettings, grpo_config
@@ -209,16 +255,26 @@ def plain_grpo(folder: Path, overrides: dict[str, Any]) -> list[float]:
         answers = [extract(completion[0]["content"]) for completion in completions]
         return [r for i in range(0, len(answers), n) for r in self_rewards(answers[i : i + n])]
 
-    seconds: list[float] = []
+    seconds: list[dict[str, float]] = []
+    generating = [0.0]
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.begun = time.perf_counter()
+            generating[0] = 0.0
+            self.begun, self.cpu = time.perf_counter(), cpu_seconds()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            seconds.append(time.perf_counter() - self.begun)
+            wall = time.perf_counter() - self.begun
+            seconds.append({"step": wall, "cpu": cpu_seconds() - self.cpu, "generate": generating[0]})
 
-    trainer = GRPOTrainer(
+    class Timed(GRPOTrainer):  # type: ignore[misc]
+        def _generate_single_turn(self, *args: Any, **more: Any) -> Any:
+            begun = time.perf_counter()
+            result = super()._generate_single_turn(*args, **more)
+            generating[0] += time.perf_counter() - begun
+            return result
+
+    trainer = Timed(
         model=str(MODELS / "llama"),
         reward_funcs=[reward],
         args=config,

@@ -1,6 +1,6 @@
 """TRL's seam for rollouts and weights: a `VLLMGeneration` whose engine is the member's own judge.
 
-TRL calls `sync_weights()` and `generate(...)` on every rank. Gathering the parameters (FSDP, ZeRO, PEFT) is TRL's own
+TRL calls `sync_weights()` and `generate(...)` on every rank. Gathering sharded parameters (FSDP, ZeRO-3) is TRL's own
 `_iter_named_params`; talking to the judge is the main rank's, and an error there is raised on every rank.
 """
 
@@ -81,10 +81,12 @@ class JudgeGeneration(VLLMGeneration):  # type: ignore[misc]
 
     def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every parameter, gathered, by its name in the base checkpoint, with adapters merged."""
-        if hasattr(self.model, "peft_config") and not (self._dist.is_fsdp or self._dist.is_zero3):
+        if self._dist.is_fsdp or self._dist.is_zero3:
+            gathered: Iterator[tuple[str, torch.Tensor]] = self._iter_named_params()
+            return gathered
+        if hasattr(self.model, "peft_config"):
             return merged_parameters(self.model)
-        found: Iterator[tuple[str, torch.Tensor]] = self._iter_named_params()
-        return found
+        return ((self._fix_param_name_to_vllm(name), p.data) for name, p in self.model.named_parameters())
 
     def generate(
         self, prompts: list[list[int]], images: Any, num_generations: int, profiler: Any = None

@@ -10,6 +10,7 @@ What is changed, and why:
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -84,6 +85,16 @@ class MemberTrainer(GRPOTrainer):  # type: ignore[misc]
                 raise RuntimeError("TRL did not compute the importance ratio: rollouts would be trained on uncorrected")
             self._log_clipped_share(output)
         return output
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> Any:
+        """Each prompt once: a batch holds every one of them `num_generations` times, and a chat template costs."""
+        if self._is_vlm:
+            return super()._tokenize_prompts(prompts)
+        keys = [json.dumps(prompt) for prompt in prompts]
+        distinct = dict(zip(keys, prompts, strict=True))
+        ids, images, fields = super()._tokenize_prompts(list(distinct.values()))
+        found = dict(zip(distinct, ids, strict=True))
+        return [list(found[key]) for key in keys], images, fields
 
     def _log_clipped_share(self, output: Mapping[str, Any]) -> None:
         """The share of tokens whose importance ratio was cut at its bound: how far the sampler's weights are behind."""
