@@ -127,7 +127,7 @@ class RolloutSettings(Settings):
     n: int = Field(8, ge=1, description="completions for each problem")
     problems_per_step: int = Field(16, ge=1)
     max_tokens: int = Field(1024, ge=1, description="longest completion")
-    temperature: float = Field(1.0, gt=0.0)
+    temperature: float = Field(1.0, gt=0.0, le=2.0)
     ahead: Literal[0, 1] = Field(0, description="1: the next step is sampled while this one updates")
 
 
