@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from corl_trainer.launch.folder import RunFolder, State
 
+from corl.weights import checkpoint_digest
 from tests.launch.conftest import ROOT, alive, wait_for
 
 EXAMPLE = ROOT / "examples" / "arithmetic"
@@ -144,3 +145,42 @@ def test_a_redis_that_refuses(cli: Cli) -> None:
     assert "redis://:***@127.0.0.1:1/0" in err
     assert "hunter2" not in out + err + cli.logs()
     assert "go on with: corl run --resume --out" in out
+
+
+RING = COHORT.replace(
+    "problems:", f"  qwen3: {{model: {EXAMPLE}/models/qwen3, engine: transformers}}\nproblems:", 1
+).replace("problems_per_step: 4", "problems_per_step: 2")
+
+
+def trained_ring(folder: Path, stop: bool) -> dict[str, str]:
+    """Digests of the three final models after six steps; with `stop`, of a cohort interrupted after three of them."""
+    folder.mkdir()
+    cli = Cli(folder)
+    (folder / "cohort.yaml").write_text(RING)
+    process = cli.start("cohort.yaml", "--steps", "6")
+    try:
+        if stop:
+            wait_for(lambda: len(cli.records("llama", "step")) >= 3 or process.poll() is not None, "three steps")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=280)
+            assert process.returncode == 3, f"{out}\n{err}\n{cli.logs()}"
+            process = cli.start("--resume")
+        out, err = process.communicate(timeout=280)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0, f"{out}\n{err}\n{cli.logs()}"
+    digests = {}
+    for member in ("llama", "qwen", "qwen3"):
+        last = {record["step"]: record for record in cli.records(member, "step")}
+        assert set(last) == set(range(1, 7))
+        assert not any(record["votes/fresh"] for record in last.values()), "all meet at every step"
+        digests[member] = checkpoint_digest(cli.run.member(member) / "final")
+    return digests
+
+
+@pytest.mark.timeout(900)
+def test_a_ring_of_three_stopped_and_resumed_ends_as_undisturbed(tmp_path: Path) -> None:
+    """Three live members; the whole cohort goes on at its smallest common step, with weights equal bit for bit."""
+    assert trained_ring(tmp_path / "resumed", stop=True) == trained_ring(tmp_path / "undisturbed", stop=False)
