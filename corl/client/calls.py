@@ -157,8 +157,15 @@ class Calls:
 
     def _await(self, job_id: str, deadline: Deadline) -> Steps[RolloutsResponse | ScoresResponse]:
         looks = 0
+        last: str | None = None
         while True:
-            status = yield from self._look(job_id, LONG_POLL_S, deadline)
+            try:
+                status = yield from self._look(job_id, LONG_POLL_S, deadline)
+            except JudgeUnavailable as unavailable:
+                if last is None:
+                    raise
+                # The deadline cut this look short; what the judge said of the job before tells more.
+                raise self._unfinished(job_id, last, looks, deadline) from unavailable
             looks += 1
             route = f"GET {_job_path(job_id)}"
             if status.status == "done":
@@ -169,18 +176,21 @@ class Calls:
                 why = status.error and (status.error.detail or status.error.title)
                 text = self.judge.redact(f"job {job_id} {status.status}{f': {why}' if why else ''}")
                 raise kind(text, url=self.judge.url, route=route, job_id=job_id, problem=status.error)
+            last = f"job {job_id} is {status.status}, {status.done} of {status.total} items done"
             pause = self.backoff.pause(0, deadline.remaining())
             if pause is None:
-                last = f"job {job_id} is {status.status}, {status.done} of {status.total} items done"
-                raise JudgeUnavailable(
-                    f"no result in a deadline of {deadline.seconds:g} s; last: {last}",
-                    url=self.judge.url,
-                    route=route,
-                    deadline_s=deadline.seconds,
-                    attempts=looks,
-                    last=last,
-                )
+                raise self._unfinished(job_id, last, looks, deadline)
             yield Pause(pause)
+
+    def _unfinished(self, job_id: str, last: str, looks: int, deadline: Deadline) -> JudgeUnavailable:
+        return JudgeUnavailable(
+            f"no result in a deadline of {deadline.seconds:g} s; last: {last}",
+            url=self.judge.url,
+            route=f"GET {_job_path(job_id)}",
+            deadline_s=deadline.seconds,
+            attempts=looks,
+            last=last,
+        )
 
     # Weights, lease, model
 

@@ -103,7 +103,10 @@ def test_a_job_that_fails_is_an_error_with_its_reason(client: Face) -> None:
 def test_a_job_that_does_not_end_in_time(client: Face) -> None:
     told = "j1 is running, 1 of 2 items done"
     with ScriptedServer([reply(200, job("running", done=1))]) as server, pytest.raises(JudgeUnavailable, match=told):
-        client(server.url).result("j1", deadline_s=0.2)
+        client(server.url).result("j1", deadline_s=1.5)
+    cut = [reply(200, job("running", done=1)), http.hang]  # the deadline cuts the last look short
+    with ScriptedServer(cut) as server, pytest.raises(JudgeUnavailable, match=told):
+        client(server.url).result("j1", deadline_s=1.5)
     with ScriptedServer([http.hang]) as server, pytest.raises(JudgeUnavailable):
         client(server.url).result("j1", deadline_s=0.2)
 

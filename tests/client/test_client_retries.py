@@ -102,7 +102,7 @@ def test_a_late_answer_ends_at_the_deadline(client: Face, behaviour: http.Behavi
 
 def test_the_last_answer_is_told_when_the_deadline_ends(client: Face) -> None:
     with ScriptedServer([reply(503, PROBLEM)]) as server, pytest.raises(JudgeUnavailable) as caught:
-        client(server.url, timeout=0.2).scores(SCORES)
+        client(server.url, timeout=1.5).scores(SCORES)
     error = caught.value
     assert error.status == 503
     assert error.problem is not None
