@@ -51,7 +51,7 @@ def test_every_process_gets_what_it_needs(bench: Bench) -> None:
     assert logs["a"] == logs["b"]
     assert len(logs["a"][1]) >= 32
     assert logs["a"][3].startswith("unix://")
-    assert logs["a"][1] not in "".join(path.read_text() for path in run.folder.path.glob("*.*"))
+    assert logs["a"][1].encode() not in b"".join(path.read_bytes() for path in run.folder.path.glob("*.*"))
 
 
 def test_the_runs_copy_holds_no_training_answer(bench: Bench) -> None:
