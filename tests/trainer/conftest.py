@@ -14,6 +14,7 @@ from corl_trainer.member import train_member
 from corl_trainer.runlog import MemberLog, read_member
 from corl_trainer.stops import ExitCode
 
+from corl.localredis import LocalRedis
 from tests.trainer.fake_judge import FakeJudge, answers
 from tests.trainer.stack import EXAMPLE, MODELS, cohort, serving, settings
 
@@ -23,6 +24,13 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("weights")
+
+
+@pytest.fixture
+def own_redis_url() -> Iterator[str]:
+    """A Redis for one test: judges of one member on one Redis are replicas, whatever test started them."""
+    with LocalRedis() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -100,12 +100,12 @@ def test_all_teach_all(judges: dict[str, str], weights: Path, tmp_path: Path) ->
     assert len(third.requests("scores")) == 1
 
 
-def test_the_own_judge_is_killed_and_started_again(redis_url: str, tmp_path: Path) -> None:
+def test_the_own_judge_is_killed_and_started_again(own_redis_url: str, tmp_path: Path) -> None:
     """SIGKILL in the middle of a step: the trainer waits until the new process has loaded that step's weights."""
     file = write_cohort(tmp_path / "cohort.yaml", members__llama__url="http://127.0.0.1:1")
     port, shared = free_port(), tmp_path / "weights"
     shared.mkdir()
-    command = [file, "--member", "llama", "--port", str(port), "--redis", redis_url, "--weights", shared]
+    command = [file, "--member", "llama", "--port", str(port), "--redis", own_redis_url, "--weights", shared]
     log = tmp_path / "judge.log"
     with ExitStack() as stack, FakeJudge("qwen", str(MODELS / "qwen"), answers("b"), frozen=True) as qwen:
         first = stack.enter_context(judge_process(command, log))
@@ -131,13 +131,13 @@ def test_the_own_judge_is_killed_and_started_again(redis_url: str, tmp_path: Pat
 
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
-def test_over_vllm(redis_url: str, tmp_path: Path) -> None:
+def test_over_vllm(own_redis_url: str, tmp_path: Path) -> None:
     """The member's judge runs vLLM: weights are reloaded into it, and its log-probabilities are the trainer's own."""
     pytest.importorskip("vllm")
     file = write_cohort(tmp_path / "cohort.yaml", members__llama__engine="vllm")
     port, shared = free_port(), tmp_path / "weights"
     shared.mkdir()
-    command = [file, "--member", "llama", "--port", str(port), "--redis", redis_url, "--weights", shared]
+    command = [file, "--member", "llama", "--port", str(port), "--redis", own_redis_url, "--weights", shared]
     log = tmp_path / "judge.log"
     more: dict[str, Any] = {"training__steps": 2, "problems__heldout": None, "training__service_deadline_s": 600}
     with judge_process(command, log), FakeJudge("qwen", str(MODELS / "qwen"), answers("b"), frozen=True) as qwen:
