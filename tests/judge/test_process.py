@@ -30,19 +30,23 @@ async def test_sigterm_lets_running_work_finish_and_exits_zero(redis_url: str, t
     try:
         await judge.ready()
         async with httpx.AsyncClient(base_url=judge.url, timeout=60) as http:
-            asked = asyncio.create_task(http.post("/v1/rollouts", json=rollouts("p1", run="r", step=0)))
-            await until(lambda: _depth(http, "running"))
+            # Several, all ending with the drain: none may be sent away with its result already stored.
+            names = [f"p{number}" for number in range(8)]
+            asked = [
+                asyncio.create_task(http.post("/v1/rollouts", json=rollouts(name, run="r", step=0))) for name in names
+            ]
+            await until(lambda: _depth(http, "running", len(names)))
             judge.send(signal.SIGTERM)
-            answer = await asked
-        assert answer.status_code == 200
+            answers = await asyncio.gather(*asked)
+        assert [answer.status_code for answer in answers] == [200] * len(names)
         assert await judge.ended() == 0
         assert "draining" in judge.log.read_text()
     finally:
         await judge.kill()
 
 
-async def _depth(http: httpx.AsyncClient, state: str) -> bool:
-    wanted = f'corl_queue_items{{state="{state}",work="rollouts"}} 1.0'
+async def _depth(http: httpx.AsyncClient, state: str, count: int = 1) -> bool:
+    wanted = f'corl_queue_items{{state="{state}",work="rollouts"}} {count:.1f}'
     return wanted in (await http.get("/metrics")).text
 
 

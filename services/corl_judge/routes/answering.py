@@ -24,6 +24,9 @@ __all__ = ["answered", "body", "documented", "json_body", "respond", "service_of
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
+SETTLE_S = 1.0
+"""Longest that a request outlives the drain of its replica, for a result that is stored and not yet told."""
+
 STATUSES = {
     401: "The API key is missing or wrong.",
     404: "There is no such thing.",
@@ -104,6 +107,9 @@ async def answered(
         drained = asyncio.create_task(service.drained.wait())
         try:
             await asyncio.wait({doing, hung_up, drained}, return_when=asyncio.FIRST_COMPLETED)
+            if drained.done() and service.replica.dead is None:
+                # What was finished last is stored, and the news of it may still be on its way to this asker.
+                await asyncio.wait({doing, hung_up}, timeout=SETTLE_S, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
                 return doing.result()
             if hung_up.done():
