@@ -76,7 +76,7 @@ class TextPart(Request):
 
 
 class ImageURL(Request):
-    url: str
+    url: str = Field(description="`sha256:HEX` or a data URL")
 
 
 class ImagePart(Request):
@@ -90,7 +90,9 @@ class Message(Request):
     """A chat message in OpenAI's format."""
 
     role: Literal["system", "user", "assistant"]
-    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
+    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]] = Field(
+        description="text, or parts in order; no engine takes images yet"
+    )
 
 
 Prompt = (
@@ -104,18 +106,20 @@ Prompt = (
 class Problem(Request):
     """A training prompt in one member's view; its id is the same for every member."""
 
-    problem_id: Identifier
-    prompt: Prompt
-    task: Task = "math"
-    options: Options | None = None
+    problem_id: Identifier = Field(description="the same for every member; once in a request")
+    prompt: Prompt = Field(
+        description="text (one user message where there is a chat template), chat messages, or token ids"
+    )
+    task: Task = Field("math", description="how answers are found and compared")
+    options: Options | None = Field(None, description="of task choice: letters, or letters with their texts")
 
 
 class Sampling(Request):
     """How completions are sampled. Full support (top_p 1, top_k 0) keeps the importance ratio unbiased."""
 
-    max_tokens: int = Field(1024, ge=1, le=2**31 - 1)
+    max_tokens: int = Field(1024, ge=1, le=2**31 - 1, description="longest completion")
     temperature: float = Field(1.0, ge=0.0, le=2.0, description="0 is greedy and needs n = 1")
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="1 is off")
     top_k: int = Field(0, ge=0, le=2**31 - 1, description="0 is off")
 
 
@@ -125,9 +129,9 @@ class Sampling(Request):
 class WeightsTag(Response):
     """Which weights answered: the trainer's incarnation, the version (updates done), the digest of the tensors."""
 
-    incarnation: int = Field(ge=0)
-    version: int = Field(ge=0)
-    digest: str
+    incarnation: int = Field(ge=0, description="start of the trainer that published them; 0 as loaded at start")
+    version: int = Field(ge=0, description="updates done")
+    digest: str = Field(description="of all tensors")
 
     def label(self) -> str:
         return f"{self.incarnation}:{self.version}:{self.digest}"
@@ -136,11 +140,11 @@ class WeightsTag(Response):
 class WeightsUpdate(Request):
     """`PUT /v1/weights`. `uri` is the folder of a published snapshot, inside the judge's weights folder."""
 
-    run: Name
-    incarnation: int = Field(ge=1, le=LARGEST)
-    version: int = Field(ge=0, le=LARGEST)
-    digest: str = Field(min_length=1)
-    uri: str = Field(min_length=1)
+    run: Name = Field(description="as in the manifest")
+    incarnation: int = Field(ge=1, le=LARGEST, description="as `PUT /v1/trainer` gave it")
+    version: int = Field(ge=0, le=LARGEST, description="updates done")
+    digest: str = Field(min_length=1, description="`state_digest` of the manifest")
+    uri: str = Field(min_length=1, description="folder of the snapshot, inside the weights folder")
 
 
 ReplicaState = Literal["starting", "ready", "draining_for_reload", "loading", "failed", "draining"]
@@ -149,21 +153,21 @@ ReplicaState = Literal["starting", "ready", "draining_for_reload", "loading", "f
 class Replica(Response):
     """One process behind a judge. `reload_error` says why the last asked-for version could not be loaded."""
 
-    id: str
+    id: str = Field(description="host, process id and a random part")
     member: str
     state: ReplicaState
-    loaded: WeightsTag | None
-    in_flight: int = 0
+    loaded: WeightsTag | None = Field(description="null before the first load")
+    in_flight: int = Field(0, description="work items that it runs now")
     started_at: float = Field(description="seconds since the epoch")
-    reload_error: str | None = None
+    reload_error: str | None = Field(None, description="why the last version asked for could not be loaded")
 
 
 class WeightsStatus(Response):
     """`desired` is None until a trainer published; then replicas serve the weights they were started with."""
 
-    desired: WeightsTag | None
-    uri: str | None = None
-    replicas: list[Replica]
+    desired: WeightsTag | None = Field(description="null until a trainer published")
+    uri: str | None = Field(None, description="folder of the desired weights")
+    replicas: list[Replica] = Field(description="the one that answers first, then the others that live")
 
 
 # Votes ---------------------------------------------------------------------------------------------------------------
@@ -172,9 +176,9 @@ class WeightsStatus(Response):
 class AnswerCount(Response):
     """One spelling in a histogram: the answer as written, its key with the marks of that spelling, how often given."""
 
-    answer: str
-    key: str
-    count: int = Field(ge=1)
+    answer: str = Field(description="as written first")
+    key: str = Field(description="canonical form with its marks")
+    count: int = Field(ge=1, description="how often it was given")
 
 
 class RunnerUp(Response):
@@ -191,16 +195,16 @@ class Vote(Response):
     """A member's vote on a problem. `keys` are all keys attached to the winner; rewards are membership in it."""
 
     status: VoteStatus
-    answer: str | None = None
-    key: str | None = None
-    keys: list[str] = []
-    count: int = Field(0, ge=0)
-    parsed: int = Field(0, ge=0)
-    total: int = Field(0, ge=0)
-    share: float = Field(0.0, ge=0.0, le=1.0)
+    answer: str | None = Field(None, description="of the winner, as written first; null under `none`")
+    key: str | None = Field(None, description="its canonical form")
+    keys: list[str] = Field([], description="all keys that count as the winner; the reward is membership")
+    count: int = Field(0, ge=0, description="answers of the winner")
+    parsed: int = Field(0, ge=0, description="completions with an answer")
+    total: int = Field(0, ge=0, description="completions")
+    share: float = Field(0.0, ge=0.0, le=1.0, description="count / parsed")
     runner_up: RunnerUp | None = None
-    source: VoteSource | None = None
-    weights: WeightsTag | None = None
+    source: VoteSource | None = Field(None, description="a by-product of rollouts, or sampled for an asker")
+    weights: WeightsTag | None = Field(None, description="that gave the answers")
     histogram: list[AnswerCount] | None = Field(
         None, description="all spellings by first position, when the request asked for them"
     )
@@ -215,12 +219,12 @@ class RolloutsRequest(Request):
     problems: list[Problem] = Field(min_length=1)
     n: int = Field(ge=1, description="completions per problem")
     sampling: Sampling = Sampling()
-    run: Name | None = None
-    step: Step | None = None
+    run: Name | None = Field(None, description="files the votes under this run")
+    step: Step | None = Field(None, description="needs `run`")
     incarnation: int | None = Field(
         None, ge=1, le=LARGEST, description="the trainer's; a lower one than the current is a 409"
     )
-    purpose: Literal["train", "eval"] = "train"
+    purpose: Literal["train", "eval"] = Field("train", description="eval is never filed as a vote")
     min_version: int | None = Field(
         None, ge=0, le=LARGEST, description="hold the request until these weights are loaded"
     )
@@ -244,18 +248,18 @@ class Completion(Response):
     """One rollout: token ids, the log-probability of each as sampled, and the answer found in the text."""
 
     token_ids: list[int]
-    logprobs: list[float]
+    logprobs: list[float] = Field(description="of each token, as sampled")
     text: str
-    finish_reason: Literal["stop", "length"]
-    answer: str | None
+    finish_reason: Literal["stop", "length"] = Field(description="length: cut at max_tokens")
+    answer: str | None = Field(description="as found in the text; null if there is none")
 
 
 class ProblemRollouts(Response):
     problem_id: str
-    prompt_token_ids: list[int]
+    prompt_token_ids: list[int] = Field(description="what the engine was given")
     completions: list[Completion]
-    vote: Vote
-    weights: WeightsTag
+    vote: Vote = Field(description="of these completions")
+    weights: WeightsTag = Field(description="one version for all completions of a problem")
 
 
 class RolloutsResponse(Response):
@@ -265,7 +269,7 @@ class RolloutsResponse(Response):
     run: str | None
     step: int | None
     problems: list[ProblemRollouts]
-    weights: WeightsTag
+    weights: WeightsTag = Field(description="the oldest among the problems")
 
 
 # Scores --------------------------------------------------------------------------------------------------------------
@@ -275,20 +279,20 @@ class Policy(Request):
     """The asker's rule for turning a histogram of answers into a label; applied at read, binding nobody else."""
 
     samples: int = Field(8, ge=1, description="completions of a fresh vote")
-    threshold: float = Field(0.0, ge=0.0, le=1.0)
-    ties: Literal["abstain", "first"] = "abstain"
-    min_parsed: int = Field(2, ge=1, le=LARGEST)
+    threshold: float = Field(0.0, ge=0.0, le=1.0, description="least share of the winner")
+    ties: Literal["abstain", "first"] = Field("abstain", description="no label, or the answer seen first")
+    min_parsed: int = Field(2, ge=1, le=LARGEST, description="fewest answers that make a vote")
     wait_s: float = Field(0.0, ge=0.0, le=86_400, description="longest wait for a vote that is about to be filed")
-    max_lag: int | None = Field(None, ge=0, description="steps the vote's weights may be older; None is any")
+    max_lag: int | None = Field(None, ge=0, description="steps the weights of the vote may be older; null is any")
 
 
 class ScoreItem(Request):
-    id: Identifier
-    problem_id: Identifier
-    prompt: Prompt
-    completions: list[str]
-    task: Task = "math"
-    options: Options | None = None
+    id: Identifier = Field(description="of the item, once in a request")
+    problem_id: Identifier = Field(description="identity in a run; else only echoed")
+    prompt: Prompt = Field(description="text or chat messages; token ids are refused")
+    completions: list[str] = Field(description="texts to reward")
+    task: Task = Field("math", description="how answers are found and compared")
+    options: Options | None = Field(None, description="of task choice")
 
     @field_validator("prompt")
     @classmethod
@@ -303,9 +307,9 @@ class ScoresRequest(Request):
 
     items: list[ScoreItem] = Field(min_length=1)
     policy: Policy = Policy()
-    run: Name | None = None
-    step: Step | None = None
-    sampling: Sampling | None = None
+    run: Name | None = Field(None, description="takes the votes of this run")
+    step: Step | None = Field(None, description="needs `run`; without it the present weights stand for the step")
+    sampling: Sampling | None = Field(None, description="of a fresh vote; else as the judge is set")
     histogram: bool = Field(False, description="return the whole histogram with each vote")
 
     @model_validator(mode="after")
@@ -333,8 +337,8 @@ class ScoredItem(Response):
     id: str
     problem_id: str
     status: Literal["scored", "unlabeled", "failed"]
-    rewards: list[float] | None = None
-    answers: list[str | None] = []
+    rewards: list[float] | None = Field(None, description="one a completion; null unless `scored`")
+    answers: list[str | None] = Field([], description="what was found in each completion")
     vote: Vote | None = None
     failure: Failure | None = None
 
@@ -350,11 +354,11 @@ class ScoresResponse(Response):
     """`waited_s`: the longest that an item waited for a vote that was about to be filed."""
 
     member: str
-    run: str | None
-    step: int | None
+    run: str | None = Field(description="as asked")
+    step: int | None = Field(description="as asked")
     items: list[ScoredItem]
-    weights: WeightsTag
-    waited_s: float = Field(0.0, ge=0.0, allow_inf_nan=False)
+    weights: WeightsTag = Field(description="newest that this judge served; each vote has its own")
+    waited_s: float = Field(0.0, ge=0.0, allow_inf_nan=False, description="for votes that were about to be filed")
 
 
 # Jobs ----------------------------------------------------------------------------------------------------------------
@@ -364,7 +368,7 @@ class JobRequest(Request):
     """`POST /v1/jobs`: the body of a route, done in the background."""
 
     kind: Literal["rollouts", "scores"]
-    request: RolloutsRequest | ScoresRequest
+    request: RolloutsRequest | ScoresRequest = Field(description="the body of that route")
 
     @model_validator(mode="after")
     def _kinds_agree(self) -> JobRequest:
@@ -380,11 +384,11 @@ class JobStatus(Response):
     id: str
     kind: Literal["rollouts", "scores"]
     status: Literal["queued", "running", "done", "failed", "cancelled"]
-    done: int = Field(ge=0)
-    total: int = Field(ge=0)
+    done: int = Field(ge=0, description="items that have ended")
+    total: int = Field(ge=0, description="problems or items")
     created_at: float = Field(description="seconds since the epoch")
-    result: RolloutsResponse | ScoresResponse | None = None
-    error: ErrorBody | None = None
+    result: RolloutsResponse | ScoresResponse | None = Field(None, description="when `done`")
+    error: ErrorBody | None = Field(None, description="when `failed`")
 
 
 # Trainer lease, model, errors ----------------------------------------------------------------------------------------
@@ -394,9 +398,9 @@ class TrainerUpdate(Request):
     """`PUT /v1/trainer`, every ttl/3. Without an incarnation: a trainer's first call, which is given the next one."""
 
     run: Name
-    step: Step
-    ttl_s: float = Field(gt=0, le=3600)
-    incarnation: int | None = Field(None, ge=1, le=LARGEST)
+    step: Step = Field(description="updates done")
+    ttl_s: float = Field(gt=0, le=3600, description="the lease lapses this long after the last renewal")
+    incarnation: int | None = Field(None, ge=1, le=LARGEST, description="none on the first call, which gives one")
 
 
 class TrainerLease(Response):
@@ -417,15 +421,15 @@ class VotesDropped(Response):
 class TokenizerInfo(Response):
     vocab_size: int
     eos_token_ids: list[int]
-    chat_template: bool
+    chat_template: bool = Field(description="whether text prompts are rendered as a user message")
 
 
 class Limits(Response):
-    max_model_len: int
+    max_model_len: int = Field(description="tokens of prompt and completion")
     max_items: int = Field(description="problems or score items in one request")
     max_completions: int = Field(description="completions in one score request")
     max_samples: int = Field(description="samples a problem")
-    max_body_bytes: int
+    max_body_bytes: int = Field(description="of one request")
 
 
 class ModelInfo(Response):
@@ -436,7 +440,7 @@ class ModelInfo(Response):
     revision: str | None
     frozen: bool
     tokenizer: TokenizerInfo
-    weights: WeightsTag
+    weights: WeightsTag = Field(description="newest that this judge served")
     engine: str
     engine_version: str
     limits: Limits
@@ -451,12 +455,12 @@ class FieldError(Response):
 class ErrorBody(Response):
     """RFC 9457 problem+json. `type` is a stable URN by which clients tell errors apart."""
 
-    type: str = "about:blank"
+    type: str = Field("about:blank", description="`urn:corl:KIND`")
     title: str
     status: int
-    detail: str | None = None
-    instance: str | None = None
-    errors: list[FieldError] = []
+    detail: str | None = Field(None, description="what was wrong, and the remedy")
+    instance: str | None = Field(None, description="path of the request")
+    errors: list[FieldError] = Field([], description="the fields that were wrong")
 
 
 JobStatus.model_rebuild()
