@@ -193,6 +193,17 @@ def test_devices(bench: Bench, ports: Ports) -> None:
     assert argv["trainer-b"][:3] == (sys.executable, "-m", "corl_trainer")
 
 
+def test_torchrun_takes_no_option_of_the_trainer_for_its_own(bench: Bench, ports: Ports) -> None:
+    from torch.distributed.run import parse_args
+
+    text = COHORT.replace("models/a,", "models/a, devices: {trainer: '2,3'},")
+    [argv] = [spec.argv for spec in planned(bench, ports, text).trainers if spec.name == "trainer-a"]
+    parsed = parse_args(list(argv[3:]))
+    assert (parsed.nproc_per_node, parsed.training_script) == ("2", "corl_trainer")
+    own = parsed.training_script_args
+    assert own[own.index("--run") + 1] == "r"
+
+
 def test_threads_are_shared_out(bench: Bench, ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

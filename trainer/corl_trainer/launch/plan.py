@@ -18,6 +18,8 @@ __all__ = ["Plan", "Programs", "Spec", "make_plan"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+PATIENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3600"}
+"""torchrun kills ranks 30 s after a SIGTERM, in the middle of a long step; the launcher has deadlines of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +94,15 @@ def make_plan(
     for number, name in enumerate(cohort.trained()):
         devices = cohort.members[name].devices.trainer
         ranks = len(devices.split(",")) if devices else 1
-        launcher = programs.trainer if ranks == 1 else (*programs.ranks, str(ranks), *programs.trainer[1:])
+        # Without the `--` torchrun refuses `--run` as an abbreviation of options of its own.
+        launcher = programs.trainer if ranks == 1 else (*programs.ranks, str(ranks), *programs.trainer[1:], "--")
         argv = (*launcher, str(folder.cohort_file), "--member", name, "--run", run)
         argv += ("--run-dir", str(folder.path), "--weights", str(weights))
         for other, urls in addresses.items():
             # Any replica answers for all: callers are spread over them, a trainer's own requests too.
             argv += ("--judge", f"{other}={urls[number % len(urls)]}")
         first = () if resume is None or name not in resume else ("--resume-step", str(resume[name]))
-        env = {**common, **_devices(devices, 0, 1)}
+        env = {**common, **_devices(devices, 0, 1), **({} if ranks == 1 else PATIENT)}
         log = folder.logs / f"trainer-{name}.log"
         trainers.append(Spec(f"trainer-{name}", "trainer", name, argv, env, log, first=first))
     return Plan(judges, trainers, external)
