@@ -153,7 +153,9 @@ class TrainingSettings(BaseModel):
     eval_samples: int = Field(1, ge=1, description="completions per held-out problem")
     eval_limit: int | None = Field(None, ge=1, description="held-out problems evaluated, from the first")
     sample_completions_every: int | None = Field(None, ge=1, description="steps between written-out completions")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of weights, gradients and Adam's states")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the passes; weights, gradients and Adam's states are float32"
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     lora: LoraSettings | None = None
     service_deadline_s: float = Field(1800.0, gt=0, description="longest that calls to a service are retried")

@@ -168,7 +168,7 @@ def test_check_says_what_would_run_where(cohort: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if line}
     assert re.search(r"models/a +original +b +transformers +2 at a free port +judge any, trainer any", rows["a"])
-    # Qwen2.5-3B's shape: 3.09 billion parameters. float32: 8 bytes each to load twice, 16 to train with Adam.
+    # Qwen2.5-3B's shape: 3.09 billion parameters. float32: 8 bytes each to hold twice, 16 to train with Adam.
     assert "judge 23.0 GiB, trainer 46.0 GiB (about 3,085.7M parameters)" in rows["a"]
     assert re.search(r"org/model-b +original +frozen +vllm +1 at a free port +judge 1 +unknown", rows["b"])
     assert "training problems: 20, without answers" in done.stdout
@@ -197,6 +197,26 @@ def test_check_counts_the_tensors_of_local_weights(cohort: Path) -> None:
     weights = len(header).to_bytes(8, "little") + header + bytes(2 << 20)
     (cohort.parent / "models" / "a" / "model.safetensors").write_bytes(weights)
     assert "judge 4.0 MiB, trainer 8.0 MiB (0.5M parameters)" in corl("check", cohort).stdout
+
+
+@pytest.mark.parametrize(
+    ("member", "training", "memory"),
+    [
+        ("engine: transformers", "{}", "judge 4.0 MiB, trainer 16.0 MiB"),
+        ("engine: vllm", "{}", "judge 2.0 MiB, trainer 16.0 MiB"),
+        ("engine: vllm, engine_options: {dtype: float32}", "{}", "judge 4.0 MiB, trainer 16.0 MiB"),
+        # The passes are bfloat16, the weights that are trained stay float32.
+        ("engine: vllm", "{dtype: bfloat16}", "judge 2.0 MiB, trainer 16.0 MiB"),
+        ("engine: vllm", "{lora: {r: 8}}", "judge 2.0 MiB, trainer 4.0 MiB"),
+    ],
+)
+def test_check_knows_what_judge_and_trainer_hold(cohort: Path, member: str, training: str, memory: str) -> None:
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [1024, 1024], "data_offsets": [0, 2 << 20]}}).encode()
+    weights = len(header).to_bytes(8, "little") + header + bytes(2 << 20)
+    (cohort.parent / "models" / "a" / "model.safetensors").write_bytes(weights)
+    text = cohort.read_text().replace("engine: transformers, replicas: 2", member)
+    cohort.write_text(f"{text}training: {training}\n")
+    assert f"{memory} (1.0M parameters)" in corl("check", cohort).stdout
 
 
 @pytest.mark.parametrize(

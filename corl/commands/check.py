@@ -28,8 +28,8 @@ def check(
     """Read a cohort file and all that it names, and say what would run where.
 
     Nothing is started and nothing is downloaded: a data set or model that is not on this machine yet is said to be
-    missing. Memory is a lower bound, from local model files: weights twice for a judge (serving and loading), weights,
-    gradients and Adam's states for a trainer.
+    missing. Memory is a lower bound, from local model files: a judge's weights (on transformers twice, for it holds the
+    new ones beside them while it loads); a trainer's weights, gradients and Adam's states.
 
     \b
     Examples:
@@ -88,10 +88,10 @@ def _memory(cohort: Cohort, name: str) -> str:
     size = model_size(folder) if folder.is_absolute() else None
     if size is None:
         return "unknown (model not local)"
-    training = cohort.training_for(name)
-    parts = f"judge {_shown(judge_bytes(size, training))}"
-    if not cohort.members[name].frozen:
-        parts += f", trainer {_shown(trainer_bytes(size, training))}"
+    member = cohort.members[name]
+    parts = f"judge {_shown(judge_bytes(size, member.engine, member.engine_options))}"
+    if not member.frozen:
+        parts += f", trainer {_shown(trainer_bytes(size, cohort.training_for(name)))}"
     return f"{parts} ({'' if size.exact else 'about '}{size.parameters / 1e6:,.1f}M parameters)"
 
 
