@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from corl.memory import host_peak_bytes
 from corl.wire import Vote, WeightsTag
-from corl_judge.engines.base import Metered
+from corl_judge.engines.base import Engine, Metered, OnDevice
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -32,6 +33,19 @@ class _Usage(Collector):
         requests.add_metric(["answered"], usage.requests)
         requests.add_metric(["repeated"], usage.failures)
         yield requests
+
+
+class _DevicePeak(Collector):
+    def __init__(self, engine: OnDevice) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        memory = self._engine.device_memory()
+        if memory is not None:
+            peak = GaugeMetricFamily("corl_device_memory_peak_bytes", "Accelerator memory at most", labels=["kind"])
+            peak.add_metric(["allocated"], memory.allocated)
+            peak.add_metric(["reserved"], memory.reserved)
+            yield peak
 
 
 class Metrics:
@@ -73,10 +87,15 @@ class Metrics:
         self.depth = Gauge("corl_queue_items", "Work items in the queue", ["work", "state"], registry=r)
         self.in_flight = Gauge("corl_items_in_flight", "Work items that this process runs", registry=r)
         self.engine_up = Gauge("corl_engine_up", "1 while the engine answers", registry=r)
+        host = Gauge("corl_host_memory_peak_bytes", "Host memory of this process at most", registry=r)
+        host.set_function(host_peak_bytes)
 
-    def meter(self, engine: Metered) -> None:
-        """Show what an engine costs elsewhere."""
-        self.registry.register(_Usage(engine))
+    def observe(self, engine: Engine) -> None:
+        """Show what an engine says of itself: what it costs elsewhere, the memory that it holds."""
+        if isinstance(engine, Metered):
+            self.registry.register(_Usage(engine))
+        if isinstance(engine, OnDevice):
+            self.registry.register(_DevicePeak(engine))
 
     def vote(self, vote: Vote) -> None:
         self.votes.labels(vote.status, vote.source or "none").inc()

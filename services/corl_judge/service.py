@@ -14,7 +14,7 @@ from corl_judge.background import QUEUE as REQUESTS
 from corl_judge.background import Background
 from corl_judge.ballots import Ballots
 from corl_judge.compat.coalesce import Coalescer
-from corl_judge.engines.base import Engine, Metered
+from corl_judge.engines.base import Engine
 from corl_judge.errors import Unavailable
 from corl_judge.fleet import Fleet
 from corl_judge.grading import Grading
@@ -53,8 +53,7 @@ class Service:
         self.url = settings.redis.get_secret_value()
         self.redis = connect(self.url, max_connections=64, client_name=f"corl-judge-{settings.member}")
         self.metrics = Metrics()
-        if isinstance(engine, Metered):
-            self.metrics.meter(engine)
+        self.metrics.observe(engine)
         self.texts = OwnTexts.load(settings)
         ns = settings.namespace
         waiter = Waiter(self.redis)

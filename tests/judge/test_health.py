@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from corl_judge import logs
-from corl_judge.engines.base import EngineDead
+from corl_judge.engines.base import DeviceMemory, EngineDead
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.judge.harness import Judges, RunningJudge, item, publish, rollouts, scores, until
@@ -146,6 +146,25 @@ async def test_metrics_count_requests_tokens_votes_weights_and_reloads(judges: J
     assert value("corl_weights_desired_version") == value("corl_weights_loaded_version") == 3
     assert value("corl_reload_seconds_count") == 1
     assert value("corl_engine_up") == 1
+
+
+class OnAccelerator(ScriptedEngine):
+    memory: DeviceMemory | None = None
+
+    def device_memory(self) -> DeviceMemory | None:
+        return self.memory
+
+
+async def test_metrics_show_peak_memory_of_the_host_and_of_a_device_that_counts_it(judges: Judges) -> None:
+    engine = OnAccelerator(boxed("4"))
+    judge = await judges.start(engine)
+    before = await metrics(judge)
+    assert before[("corl_host_memory_peak_bytes", ())] > 20e6
+    assert not any(name.startswith("corl_device_memory") for name, _ in before), "its model is not on a device"
+    engine.memory = DeviceMemory(allocated=3 << 30, reserved=4 << 30)
+    seen = await metrics(judge)
+    assert seen[("corl_device_memory_peak_bytes", (("kind", "allocated"),))] == 3 << 30
+    assert seen[("corl_device_memory_peak_bytes", (("kind", "reserved"),))] == 4 << 30
 
 
 async def test_logs_carry_the_requests_id_run_member_and_step(judges: Judges, caplog: pytest.LogCaptureFixture) -> None:

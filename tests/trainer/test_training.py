@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,12 @@ def test_a_run_from_start_to_final_model(lab: Lab, capsys: pytest.CaptureFixture
         parts = sum(value for name, value in seconds.items() if name != "step")
         assert parts == pytest.approx(seconds["step"], rel=0.01)
         assert 0.0 <= row["votes/labeled"] <= 1.0
+        # The hand-over in parts, and memory: torch counts no device's here.
+        handed_over = row["publish/write_seconds"] + row["publish/reload_seconds"]
+        assert 0.0 < handed_over <= seconds["publish"]
+        assert row["publish/bytes"] == published_bytes(lab.root / "run/weights")
+        assert row["memory/host_peak"] > 100e6
+        assert "memory/device_peak" not in row
     assert log.steps[1]["rollouts/answered"] == 0.75
     assert log.steps[0]["votes/fresh"] == 0
     lines = capsys.readouterr().out.splitlines()
@@ -106,6 +113,12 @@ def test_a_run_from_start_to_final_model(lab: Lab, capsys: pytest.CaptureFixture
     pushed = len(lab.llama.pushed)
     assert lab.train(training__steps=3) is ExitCode.DONE
     assert len(lab.llama.pushed) == pushed
+
+
+def published_bytes(root: Path) -> int:
+    """Of one version; all have the same tensors."""
+    newest = max(root.glob("run/llama/v*"))
+    return sum(path.stat().st_size for path in newest.glob("*.safetensors"))
 
 
 def test_rewards_are_the_teachers_verdict_on_each_completion(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

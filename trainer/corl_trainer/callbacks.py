@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from corl_trainer.checkpoints import Checkpoints
 from corl_trainer.main_rank import MainRank
+from corl_trainer.memory import peak_memory
 from corl_trainer.metrics import progress_line
 from corl_trainer.ranks import any_rank, main_does
 from corl_trainer.stops import ExitCode, StoppedNow
@@ -99,8 +100,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
             self._evaluate(state, control)
         self._seconds = self.trainer.phases.end()
         if self._main:
-            values = self._main.metrics.values
-            self.trainer.extra_logs.update(values)
+            self._main.metrics.add(peak_memory(self.trainer.accelerator.device))
+            self.trainer.extra_logs.update(self._main.metrics.values)
             self.trainer.extra_logs.update({f"seconds/{name}": value for name, value in self._seconds.items()})
         if any_rank(self.trainer.accelerator, self._stop.asked):
             control.should_save = True

@@ -274,7 +274,7 @@ class Member:
     def _push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]], tied: Mapping[str, str]) -> None:
         main = self._here()
         with service_errors(main.services.lease):
-            main.weights.push(version, tensors, tied)
+            main.metrics.add(main.weights.push(version, tensors, tied).metrics())
 
 
 @contextlib.contextmanager

@@ -95,6 +95,10 @@ class StepMetrics:
         if self.samples is not None and self.samples_every and batch.step % self.samples_every == 0:
             self._write_samples(self.samples, batch, verdicts, own)
 
+    def add(self, values: Mapping[str, float]) -> None:
+        """More of the step under way."""
+        self.values = {**self.values, **values}
+
     def _write_samples(self, log: RunLog, batch: StepBatch, verdicts: Verdicts, own: list[Vote]) -> None:
         for problem, rewards, label, mine in zip(batch.problems, verdicts.rewards, verdicts.labels, own, strict=True):
             log.write(

@@ -17,11 +17,27 @@ if TYPE_CHECKING:
 
     from corl.client import JudgeClient
 
-__all__ = ["WeightsPush"]
+__all__ = ["Pushed", "WeightsPush"]
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT_S = 30.0
 PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """One version handed over: bytes of its files, seconds to write them, seconds until a replica served them."""
+
+    size: int
+    write_s: float
+    reload_s: float
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "publish/bytes": float(self.size),
+            "publish/write_seconds": self.write_s,
+            "publish/reload_seconds": self.reload_s,
+        }
 
 
 @dataclass(frozen=True)
@@ -32,17 +48,21 @@ class WeightsPush:
     publisher: Publisher
     deadline_s: float
 
-    def push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]], tied: Mapping[str, str]) -> None:
+    def push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]], tied: Mapping[str, str]) -> Pushed:
         """Raises StorageFailed, JudgeError, or ServiceGone if the judge cannot load them."""
+        begun = time.perf_counter()
         uri, manifest = self.publisher.write(version, tensors, tied)
+        written = time.perf_counter()
         tag = WeightsTag(incarnation=manifest.incarnation, version=version, digest=manifest.state_digest)
         update = WeightsUpdate(
             run=self.publisher.run, incarnation=tag.incarnation, version=version, digest=tag.digest, uri=uri
         )
         self.judge.put_weights(update, deadline_s=self.deadline_s)
         status = self._loaded(tag)
+        served = time.perf_counter()
         if retired := self.publisher.retire(status):
             logger.debug("deleted the published weights %s", ", ".join(retired))
+        return Pushed(sum(file.bytes for file in manifest.files), written - begun, served - written)
 
     def _loaded(self, tag: WeightsTag) -> WeightsStatus:
         end = time.monotonic() + self.deadline_s

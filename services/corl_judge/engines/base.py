@@ -10,12 +10,14 @@ from corl.weights import Snapshot
 from corl.wire import Prompt, Sampling, WeightsTag
 
 __all__ = [
+    "DeviceMemory",
     "Engine",
     "EngineDead",
     "EngineError",
     "EngineFacts",
     "GenerateRequest",
     "Metered",
+    "OnDevice",
     "PromptRejected",
     "Sample",
     "Usage",
@@ -76,6 +78,22 @@ class Metered(Protocol):
 
     def usage(self) -> Usage:
         """So far; never falls."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Peaks in bytes since the start: what tensors held, and what the process took from the device for them."""
+
+    allocated: int
+    reserved: int
+
+
+@runtime_checkable
+class OnDevice(Protocol):
+    """An engine that runs in this process and may hold an accelerator's memory."""
+
+    def device_memory(self) -> DeviceMemory | None:
+        """None before the model is loaded, and on a device whose memory is not counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from safetensors import safe_open
 
-from corl_judge.engines.base import EngineError, WeightsRejected
+from corl_judge.engines.base import DeviceMemory, EngineError, WeightsRejected
 from corl_judge.engines.checkpoint import Checkpoint
 from corl_judge.engines.kvcache import bytes_per_token
 
@@ -80,6 +80,13 @@ class HFModel:
             free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
             memory_bytes = int(free * FREE_SHARE)
         return max(1, (memory_bytes or CPU_KV_BYTES) // bytes_per_token(self.text_config, self.module.dtype))
+
+    def device_memory(self) -> DeviceMemory | None:
+        """Peaks of the whole process; None where torch counts none."""
+        device = self.module.device
+        if device.type != "cuda":
+            return None
+        return DeviceMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
 
     def read(self, files: Sequence[Path], checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
         """The tensors of a snapshot by the module's own names, on its device and in its dtypes.

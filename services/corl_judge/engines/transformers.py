@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from corl.weights import Snapshot, SnapshotError, verify_digests
 from corl.wire import Prompt, Sampling, WeightsTag
-from corl_judge.engines.base import EngineError, EngineFacts, GenerateRequest, Sample, WeightsRejected
+from corl_judge.engines.base import DeviceMemory, EngineError, EngineFacts, GenerateRequest, Sample, WeightsRejected
 from corl_judge.engines.batching import Batcher, Job, Row
 from corl_judge.engines.checkpoint import Checkpoint, resolve_model
 from corl_judge.engines.hf_model import HFModel
@@ -61,6 +61,7 @@ class TransformersEngine:
         self._revision = revision
         self._options = parse_options("transformers", options or {}, TransformersOptions)
         self._thread = ModelThread()
+        self._model: HFModel | None = None
         self._outbox: dict[asyncio.AbstractEventLoop, list[Job]] = {}
 
     @property
@@ -99,6 +100,9 @@ class TransformersEngine:
     async def probe(self) -> None:
         await self._sample(self._probe_prompt, 1, PROBE, 0)
 
+    def device_memory(self) -> DeviceMemory | None:
+        return None if self._model is None else self._model.device_memory()
+
     async def died(self) -> str:
         return await asyncio.shield(asyncio.wrap_future(self._thread.death))
 
@@ -128,17 +132,17 @@ class TransformersEngine:
 
         options = self._options
         folder = resolve_model(self._name, self._revision)
-        self._model = HFModel.load(folder, options)
+        model = self._model = HFModel.load(folder, options)
         tokenizer = load_tokenizer(folder, trust_remote_code=options.trust_remote_code)
-        config = self._model.text_config
-        eos = eos_token_ids(config, self._model.module.generation_config, tokenizer)
-        max_tokens = self._model.kv_tokens(options.kv_cache_memory_bytes)
+        config = model.text_config
+        eos = eos_token_ids(config, model.module.generation_config, tokenizer)
+        max_tokens = model.kv_tokens(options.kv_cache_memory_bytes)
         max_model_len = self._max_model_len(config, max_tokens)
         self._checkpoint = Checkpoint.open(folder, config)
         self._prompts = PromptEncoder(tokenizer, vocab_size=config.vocab_size, max_model_len=max_model_len)
         self._probe_prompt = [eos[0] if eos else 0]
         self._tag = WeightsTag(incarnation=0, version=0, digest=self._checkpoint.digest())
-        batcher = Batcher(self._model.module, eos=eos, max_rows=options.max_num_seqs, max_tokens=max_tokens)
+        batcher = Batcher(model.module, eos=eos, max_rows=options.max_num_seqs, max_tokens=max_tokens)
         self._thread.batcher = batcher
         self._probe_now()
         return EngineFacts(
@@ -190,11 +194,13 @@ class TransformersEngine:
         ]
 
     def _replace(self, snapshot: Snapshot, tag: WeightsTag) -> None:
-        old = self._model.swap(self._model.read(snapshot.files(), self._checkpoint))
+        model = self._model
+        assert model is not None
+        old = model.swap(model.read(snapshot.files(), self._checkpoint))
         try:
             self._probe_now()
         except EngineError as error:
-            self._model.swap(old)
+            model.swap(old)
             raise WeightsRejected(f"{snapshot.folder}: the model does not run on these weights: {error}") from error
         self._tag = tag
 
