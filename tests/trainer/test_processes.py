@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 from corl_trainer.checkpoints import Checkpoints
+from corl_trainer.schedule import Schedule
 from corl_trainer.stops import ExitCode
 from safetensors.torch import load_file
 
+from corl.cohort import load_problems
 from corl.weights import checkpoint_digest
 from tests.trainer.conftest import Lab
 from tests.trainer.fake_judge import FakeJudge, status
-from tests.trainer.stack import ended, trainer_process, write_cohort
+from tests.trainer.stack import cohort, ended, trainer_process, write_cohort
 
 Labs = Callable[[], AbstractContextManager[Lab]]
 
@@ -113,3 +115,19 @@ def test_two_ranks(make_lab: Labs) -> None:
         together = load_file(lab.root / "run/llama/final/model.safetensors")
         for name, tensor in alone.items():
             assert (tensor - together[name]).abs().max() < 2e-4, name
+
+
+def test_a_rank_whose_completions_are_all_masked_does_not_stop_the_others(lab: Lab) -> None:
+    """A collective on one rank alone would have the others wait until its timeout."""
+    of = cohort()
+    second = Schedule(load_problems(of).ids, of.training.data_seed, 4).problems(0)[2:]  # of the second rank
+    lab.llama.answers = lambda problem, step, i: "1234567890" if problem in second else f"{i % 2:03d}"
+    file = write_cohort(
+        lab.root / "cohort.yaml", training__steps=1, training__mask_truncated_completions=True, problems__heldout=None
+    )
+    log = lab.root / "trainer.log"
+    with trainer_process(lab.command(file), log, ranks=2) as process:
+        assert ended(process, log) == 0, log.read_text()[-3000:]
+    (row,) = lab.log().steps
+    assert row["rollouts/truncated"] == 0.5
+    assert 0.0 <= row["sampling/importance_sampling_ratio/clipped"] <= 1.0

@@ -98,12 +98,16 @@ class MemberTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _log_clipped_share(self, output: Mapping[str, Any]) -> None:
         """The share of tokens whose importance ratio was cut at its bound: how far the sampler's weights are behind."""
+        import torch
+
         cap = self.vllm_importance_sampling_clip_max
         if cap is None or not self.vllm_importance_sampling_mode.startswith("token"):
             return
         ratio, mask = output["importance_sampling_ratio"], output["completion_mask"].bool()
         cut = ratio >= cap if self.vllm_importance_sampling_mode == "token_truncate" else ratio == 0.0
-        share = self.accelerator.gather(cut[mask].float().mean()).mean().item() if mask.any() else 0.0
+        # Counts and not shares: a rank whose completions are all masked must be in the gather like the others.
+        cut_tokens, tokens = self.accelerator.gather(torch.stack([cut[mask].sum(), mask.sum()])[None]).sum(0).tolist()
+        share = cut_tokens / tokens if tokens else 0.0
         self._metrics["train"]["sampling/importance_sampling_ratio/clipped"].append(share)
 
     def _get_per_token_logps_and_entropies(
