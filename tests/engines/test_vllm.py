@@ -167,12 +167,15 @@ def steps(owner: subprocess.Popen[str]) -> Iterator[tuple[str, str]]:
 
 
 def test_a_killed_owner_takes_its_engine_along(llama_checkpoint: Path, tmp_path: Path) -> None:
-    """And an engine that has no weights to go back to counts as dead."""
-    command = [sys.executable, "-m", "tests.engines.vllm_owner", str(llama_checkpoint), str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+    """And an engine that has no weights to go back to counts as dead. No compiler is needed, as in slim images."""
+    command = [sys.executable, "-m", "tests.engines.vllm_owner", str(llama_checkpoint), str(tmp_path / "weights")]
+    bare = {**os.environ, "CXX": str(tmp_path / "no-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    bare.pop("TORCH_COMPILE_DISABLE", None)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=bare) as owner:
         try:
             lines = dict(steps(owner))
-            assert lines.keys() == {"dead", "died", "probe"}
+            assert lines.keys() == {"sampled", "dead", "died", "probe"}
+            assert lines["sampled"] == "2"
             assert "old ones cannot be loaded again" in lines["dead"]
             assert lines["dead"] == lines["died"] == lines["probe"]
             processes = engine_processes(owner.pid)

@@ -1,7 +1,7 @@
 """A process that owns a vLLM engine, for tests that kill it: `python -m tests.engines.vllm_owner CHECKPOINT WEIGHTS`.
 
-Prints one line a step. It loads weights, removes them, and then loads weights that do not run, so that the engine has
-nothing to go back to; then it waits to be killed.
+Prints one line a step. It samples, loads weights, removes them, and then loads weights that do not run, so that the
+engine has nothing to go back to; then it waits to be killed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from corl_judge.engines.base import EngineDead
+from corl_judge.engines.base import EngineDead, GenerateRequest
 from corl_judge.engines.vllm import VLLMEngine
 
-from corl.wire import WeightsTag
+from corl.wire import Sampling, WeightsTag
 from tests.engine_fixtures import OPTIONS
 from tests.tiny_models import perturbed, publish, stored_tensors
 
@@ -26,6 +26,9 @@ def say(*words: object) -> None:
 async def main(checkpoint: Path, weights: Path) -> None:
     engine = VLLMEngine(str(checkpoint), options=OPTIONS["vllm"])
     await engine.start()
+    prompt = engine.encode("What is 1 plus 1?")
+    samples = await engine.generate(GenerateRequest(prompt, prompt, 2, Sampling(max_tokens=4), 1))
+    say("sampled:", len(samples))
     good = perturbed(stored_tensors(checkpoint), 1)
     first = publish(weights, good, version=1)
     await engine.load_weights(first, WeightsTag(incarnation=1, version=1, digest=first.manifest.state_digest))

@@ -186,6 +186,9 @@ class VLLMEngine:
         if _on_cpu():
             half = str(getattr(config.get_text_config(), "dtype", None)) == "torch.bfloat16" and _cpu_has_bfloat16()
             defaults |= CPU_DEFAULTS | {"dtype": "bfloat16" if half else "float32"}
+            if (defaults | self._options)["enforce_eager"]:
+                # Eager or not, vLLM's sampler has functions of its own compiled, which would ask for a C++ compiler.
+                os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         try:
             return AsyncLLM.from_engine_args(
                 AsyncEngineArgs(
