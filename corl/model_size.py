@@ -12,7 +12,7 @@ from typing import Any
 from corl.cohort_models import TrainingSettings
 from corl.weights import SnapshotError, read_header
 
-__all__ = ["ModelSize", "judge_bytes", "model_size", "trainer_bytes"]
+__all__ = ["ModelSize", "checkpoint_bytes", "judge_bytes", "model_size", "trainer_bytes"]
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 TRAINED = 4
@@ -84,3 +84,8 @@ def trainer_bytes(size: ModelSize, training: TrainingSettings) -> int:
     top."""
     copies = 1 if training.lora is not None else 2 + ADAM_STATES
     return copies * size.parameters * TRAINED
+
+
+def checkpoint_bytes(size: ModelSize) -> int:
+    """One checkpoint of a full fine-tuning: weights and Adam's states. With LoRA only the adapter's are in it."""
+    return (1 + ADAM_STATES) * size.parameters * TRAINED
