@@ -329,10 +329,15 @@ def test_images_are_those_of_the_compose_files(build: str) -> None:
         assert container(template)["image"].endswith(":cpu") == (build == "overlays/cpu" and name != "redis")
 
 
-def test_redis_is_run_as_in_the_compose_file() -> None:
+def test_redis_is_run_as_in_the_compose_file_and_refuses_before_it_is_killed() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["redis"]["command"]
-    arguments = container(named(built("base"), "StatefulSet", "redis")["spec"]["template"])["args"]
-    assert arguments == [*compose, "--requirepass", "$(REDIS_PASSWORD)"]
+    only = container(named(built("base"), "StatefulSet", "redis")["spec"]["template"])
+    assert only["args"][: len(compose)] == compose
+    options = dict(zip(only["args"][1::2], only["args"][2::2], strict=True))
+    assert options["--requirepass"] == "$(REDIS_PASSWORD)"
+    assert options["--maxmemory-policy"] == "noeviction"
+    limit = only["resources"]["limits"]["memory"]
+    assert int(options["--maxmemory"].removesuffix("gb")) < int(limit.removesuffix("Gi"))
 
 
 def test_cohort_files_are_those_of_the_examples() -> None:
