@@ -53,7 +53,7 @@ def test_what_is_written_is_what_is_read_however_it_is_cut(tmp_path: Path, shard
 
 def test_the_base_checkpoints_dtypes_are_kept(tmp_path: Path) -> None:
     dtypes = {"a": "BF16", "c": "F32"}
-    _, manifest = publisher(tmp_path, dtypes=dtypes).write(0, TENSORS.items(), {})
+    _, manifest = publisher(tmp_path, dtypes=lambda: dtypes).write(0, TENSORS.items(), {})
     assert {t.name: t.dtype for t in manifest.tensors} == {"a": "BF16", "b": "F32", "c": "I64", "empty": "F32"}
 
 
@@ -61,7 +61,7 @@ def test_the_base_checkpoints_dtypes_are_kept(tmp_path: Path) -> None:
 def test_version_0_has_the_digest_of_the_checkpoint_that_judges_start_with(tmp_path: Path, member: str) -> None:
     folder = MODELS / member
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    own = Publisher(tmp_path, "run", member, 1, served_dtypes(str(folder)))
+    own = Publisher(tmp_path, "run", member, 1, lambda: served_dtypes(str(folder)))
     uri, manifest = own.write(0, model.named_parameters(), {})
     assert manifest.state_digest == checkpoint_digest(folder)
     final = tmp_path / "final"

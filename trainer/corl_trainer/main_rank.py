@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from corl.cohort import load_heldout
 from corl.collapse import CollapseMonitor, Sign, StepSummary
@@ -102,12 +103,13 @@ def _rollouts(settings: TrainerSettings, services: Services) -> JudgeRollouts:
 
 
 def _weights(settings: TrainerSettings, services: Services) -> WeightsPush:
+    cohort, member = settings.cohort, settings.member
     publisher = Publisher(
         root=settings.weights,
         run=settings.run,
-        member=settings.member,
+        member=member,
         incarnation=services.lease.incarnation,
-        dtypes=served_dtypes(settings.cohort.model_path(settings.member)),
+        dtypes=partial(served_dtypes, cohort.model_path(member), cohort.members[member].revision),
     )
     return WeightsPush(services.own, publisher, settings.training.service_deadline_s)
 

@@ -160,6 +160,9 @@ class Member:
         from transformers import PrinterCallback, ProgressCallback
 
         settings, training = self.settings, self.settings.training
+        revision = settings.cohort.members[settings.member].revision
+        if revision is not None:  # TRL knows of none, and would train what the judge does not serve
+            self.config.model_init_kwargs = {**(self.config.model_init_kwargs or {}), "revision": revision}
         self.callback = StepCallback(
             settings.member,
             self.incarnation,

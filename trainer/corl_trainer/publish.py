@@ -11,9 +11,10 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +42,23 @@ FOLDER = re.compile(r"^v(\d{8,})-i(\d{4,})$")
 PARTIAL = ".partial-"
 
 
-def served_dtypes(model: str) -> dict[str, str]:
-    """safetensors dtype of each tensor of a checkpoint folder; empty for a hub id.
+@cache
+def served_dtypes(model: str, revision: str | None = None) -> dict[str, str]:
+    """safetensors dtype of each tensor of a checkpoint: a folder, or a hub id whose files are in the cache by now.
 
     Snapshots keep these: a judge was started from them, so version 0 has the digest that it has already loaded, and
-    float32 master weights of a bfloat16 model are handed over at half the size.
+    float32 master weights of a bfloat16 model are handed over at half the size. Empty for a checkpoint that has no
+    safetensors.
     """
     folder = Path(model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            folder = Path(snapshot_download(model, revision=revision, local_files_only=True))
+        except LocalEntryNotFoundError:
+            return {}
     return {meta.name: meta.dtype for path in sorted(folder.glob("*.safetensors")) for meta in read_header(path)}
 
 
@@ -134,13 +145,16 @@ class SnapshotWriter:
 
 @dataclass(frozen=True)
 class Publisher:
-    """Publishes the versions of one member in one incarnation of its trainer, under `root`."""
+    """Publishes the versions of one member in one incarnation of its trainer, under `root`.
+
+    `dtypes` gives the dtypes to publish in by name, asked for at the first version: by then the model is loaded.
+    """
 
     root: Path
     run: str
     member: str
     incarnation: int
-    dtypes: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dtypes: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     keep: int = 2
     shard_bytes: int = SHARD_BYTES
 
@@ -149,10 +163,11 @@ class Publisher:
     ) -> tuple[str, Manifest]:
         """(uri relative to `root`, manifest). Raises StorageFailed with nothing half-written."""
         target = snapshot_folder(self.root, self.run, self.member, self.incarnation, version)
+        dtypes = self.dtypes()
         try:
             with SnapshotWriter(target, self.shard_bytes) as writer:
                 for name, tensor in tensors:
-                    writer.add(name, self._served(name, tensor))
+                    writer.add(name, _served(tensor, dtypes.get(name)))
                 manifest = writer.commit(
                     run=self.run, member=self.member, incarnation=self.incarnation, version=version, tied=tied
                 )
@@ -188,12 +203,6 @@ class Publisher:
                 retired.append(folder.name)
         return retired
 
-    def _served(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        dtype = _torch_dtype(self.dtypes.get(name))
-        if dtype is None or not tensor.is_floating_point() or not dtype.is_floating_point:
-            dtype = tensor.dtype
-        return tensor.detach().to(device="cpu", dtype=dtype, copy=True)
-
     def _home(self) -> Path:
         return snapshot_folder(self.root, self.run, self.member, 0, 0).parent
 
@@ -227,6 +236,13 @@ def _fsync(path: Path) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _served(tensor: torch.Tensor, stored: str | None) -> torch.Tensor:
+    dtype = _torch_dtype(stored)
+    if dtype is None or not tensor.is_floating_point() or not dtype.is_floating_point:
+        dtype = tensor.dtype
+    return tensor.detach().to(device="cpu", dtype=dtype, copy=True)
 
 
 def _torch_dtype(name: str | None) -> torch.dtype | None:
