@@ -76,7 +76,8 @@ def _type(annotation: Any, named: Named, field: FieldInfo | None = None) -> str:
         given = dict.fromkeys(_type(arg, named) for arg in args if arg is not type(None))
         return " or ".join(given) + bounds
     if origin is list:
-        return f"list of {_type(args[0], named)}"
+        below = _type(args[0], named)
+        return "list, see below" if below == "see below" else f"list of {below}"
     if origin is dict:
         below = _type(args[1], named)
         return "map of names" if below == "see below" else f"map of names to {below}"
