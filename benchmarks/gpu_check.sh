@@ -22,8 +22,9 @@ case ${1:-} in
     wheels=${2:?--wheels: name the folder that --pack has filled}
     shift 2
     ls "$wheels"/*.whl >/dev/null || exit 2
-    site=$(mktemp -d)
-    trap 'rm -rf "$site"' EXIT
+    home=$(mktemp -d)
+    trap 'rm -rf "$home"' EXIT
+    site=$home/site-packages # by this word dill, which datasets hashes with, knows what need not be pickled by value
     # Beside what is there and not into it: a venv would hide the packages of an interpreter that is in one itself.
     "$python" -m pip install -q --disable-pip-version-check --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl
     PYTHONPATH=$PYTHONPATH:$site "$python" -m benchmarks.gpu.check "$@"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.gpu.requirements import ROOT, closure, direct, project_requirements
@@ -29,7 +29,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="packages that are there already")
     parser.add_argument("--version", nargs="+", default=[], metavar="NAME==VERSION", help="other versions than here")
     args = parser.parse_args(arguments)
-    pins = wanted(args.python, args.without, args.version)
+    try:
+        pins = wanted(args.python, args.without, args.version)
+    except PackageNotFoundError as error:
+        parser.error(f"{error.name} is not installed here: use an environment that `make setup` has made")
     args.folder.mkdir(parents=True, exist_ok=True)
     if there := sorted(args.folder.glob("*.whl")):
         parser.error(f"{args.folder} holds {there[0].name} already: two versions of a package would clash; empty it")
@@ -51,7 +54,7 @@ def wanted(python: str, without: list[str], versions: list[str]) -> list[str]:
     """
     target = {
         "python_version": python,
-        "python_full_version": f"{python}.0",
+        "python_full_version": f"{python}.99",  # of a late release: what the first ones lacked is not carried
         "sys_platform": "linux",
         "platform_system": "Linux",
         "platform_machine": "x86_64",
