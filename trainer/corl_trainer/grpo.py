@@ -161,7 +161,8 @@ class MemberTrainer(GRPOTrainer):  # type: ignore[misc]
         import numpy
         import torch
 
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+        # A trainer on the CPU leaves a GPU of its host alone: asking would make a context there.
+        cuda = torch.cuda.get_rng_state_all() if self.accelerator.device.type == "cuda" else None
         self._rng = (random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda)
 
     def forget_rng(self) -> None:
