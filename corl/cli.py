@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 import typer
 
 import corl
-from corl.errors import CorlError
+from corl.errors import CorlError, JudgeDenied, JudgeError, JudgeRefused
 from corl.faults import nearest
 
 __all__ = ["GROUP", "main"]
@@ -77,7 +77,8 @@ def run(arguments: list[str], entries: Mapping[str, EntryPoint] | None = None) -
     try:
         return _dispatch(arguments, entries)
     except (UsageFault, CorlError) as error:
-        return _say(str(error), 2)
+        failed = isinstance(error, JudgeError) and not isinstance(error, JudgeDenied | JudgeRefused)
+        return _say(str(error), 1 if failed else 2)
     except (typer.Abort, KeyboardInterrupt):
         return _say("interrupted", 130)
     except BrokenPipeError:
@@ -89,8 +90,13 @@ def run(arguments: list[str], entries: Mapping[str, EntryPoint] | None = None) -
         format_message = getattr(error, "format_message", None)
         if format_message is None:
             raise
-        hint = f" (see `corl {arguments[0]} --help`)" if arguments else ""
-        return _say(f"{format_message().rstrip('.')}{hint}", getattr(error, "exit_code", 2))
+        message, code = format_message(), getattr(error, "exit_code", 2)
+        if "\n" in message.strip():  # a group of commands without one of them: its help
+            typer.echo(message, err=True)
+            return code
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else f"corl {arguments[0]}"
+        return _say(f"{message.rstrip('.')} (see `{command} --help`)", code)
 
 
 def _dispatch(arguments: list[str], entries: Mapping[str, EntryPoint]) -> int:
@@ -98,6 +104,8 @@ def _dispatch(arguments: list[str], entries: Mapping[str, EntryPoint]) -> int:
         typer.echo(_help(entries), err=True, nl=False)
         return 2
     name, *rest = arguments
+    if name == "help" and rest:
+        name, rest = rest[0], ["--help"]
     if name in ("-h", "--help", "help"):
         typer.echo(_help(entries), nl=False)
         return 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from corl.errors import CohortError
+from corl.faults import nearest
 from corl.prompts import PromptFormat
 from corl.wire import Name, Options, Task
 
@@ -273,7 +274,7 @@ class Cohort(Settings):
 
     def _known(self, member: str) -> None:
         if member not in self.members:
-            raise CohortError(f"{self._shown()}: no member {member!r}; the members are {', '.join(self.members)}")
+            raise CohortError(f"{self._shown()}: no member {member!r}; {nearest(member, self.members)}")
 
     def _shown(self) -> str:
         return str(self._path) if self._path is not None else "cohort"

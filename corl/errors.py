@@ -2,6 +2,7 @@
 
     CorlError
     +-- CohortError            a cohort file, problem file or view is wrong
+    +-- AddressError           a judge's address or key cannot be used
     +-- JudgeError             a call to a judge did not give what was asked
         +-- JudgeUnavailable   no good answer before the deadline: unreachable, overloaded, still working
         +-- JudgeRefused       the judge said no, and would again: any 4xx but 408 and 429, or a lasting 5xx
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from corl.wire import ErrorBody, WeightsTag
 
 __all__ = [
+    "AddressError",
     "CohortError",
     "CorlError",
     "JobCancelled",
@@ -60,6 +62,10 @@ class CohortError(CorlError, ValueError):
             faults = Fault(faults)
         self.faults: Sequence[Fault] = [faults] if isinstance(faults, Fault) else list(faults)
         super().__init__("\n".join(map(str, self.faults)))
+
+
+class AddressError(CorlError, ValueError):
+    """No http(s) address with a host, or a key that cannot be in a header. The key is not in the text."""
 
 
 class JudgeError(CorlError):

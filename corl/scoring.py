@@ -51,8 +51,11 @@ def read_rows(path: Path, task: Task) -> list[Row]:
     """All rows of a JSON Lines file, empty lines left out. Raises RowsError."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise RowsError(f"{path}: no such file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise RowsError(f"{path}: cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise RowsError(f"{path}: cannot be read: {why}") from error
     rows = [_row(path, number, line, task) for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise RowsError(f'{path}: holds no rows: write one {{"prompt": ..., "completions": [...]}} a line')

@@ -52,7 +52,9 @@ __all__ = [
 
 Task = Literal["math", "choice", "text"]
 Options = list[str] | dict[str, str]
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""What names of runs and members are made of."""
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=NAME)]
 Identifier = Annotated[str, Field(min_length=1, max_length=512)]
 LARGEST = 2**53
 """Whole numbers up to here are exact in every JSON reader and in Redis scripts."""

@@ -56,8 +56,12 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise CohortError(f"{path}: no such file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise CohortError(f"{path}: cannot be read: {error}") from error
+    except IsADirectoryError as error:
+        raise CohortError(f"{path}: is a folder: give the file itself, such as {path / 'cohort.yaml'}") from error
+    except UnicodeDecodeError as error:
+        raise CohortError(f"{path}: is not text in UTF-8: a cohort file is YAML") from error
+    except OSError as error:
+        raise CohortError(f"{path}: cannot be read: {error.strerror}") from error
     loader = _Loader(text)
     try:
         node = loader.get_single_node()

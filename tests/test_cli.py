@@ -23,6 +23,9 @@ problems:
 """
 
 
+WITHOUT_EXAMPLES = {"version", "train", "report", "compare"}
+
+
 def corl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "corl", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -83,6 +86,103 @@ def test_no_arguments_is_the_help_and_wrong_use() -> None:
 def test_wrong_use_is_one_line_on_standard_error(arguments: list[str], says: str) -> None:
     done = corl(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{says}\n")
+
+
+MISTYPES = [
+    ("Check cohort.yaml", 2, "no command 'Check'; did you mean 'check'?"),
+    ("check .", 2, ".: is a folder: give the file itself, such as cohort.yaml"),
+    ("check model.bin", 2, "model.bin: is not text in UTF-8: a cohort file is YAML"),
+    ("check cohort.yaml --reward=truht", 2, "cohort.yaml: reward: 'truht': no such choice; did you mean 'truth'?"),
+    ("check cohort.yaml extra", 2, "Got unexpected extra argument(s) (extra) (see `corl check --help`)"),
+    ("compose none.yaml", 2, "none.yaml: no such file"),
+    ("compose cohort.yaml -o none/x.yml", 2, "none/x.yml: cannot be written: No such file or directory"),
+    ("score", 2, "Missing argument 'ROWS.JSONL' (see `corl score --help`)"),
+    ("score none.jsonl --judge http://127.0.0.1:1", 2, "none.jsonl: no such file"),
+    ("score train.jsonl --judge http://127.0.0.1:1", 2, "train.jsonl:1: prompt: Field required"),
+    ("score rows.jsonl --judge 127.0.0.1:8101", 2, "judge's address '127.0.0.1:8101': expected one like http://127"),
+    ("score rows.jsonl --judge htp://host", 2, "judge's address 'htp://host': expected one like http://127.0.0.1"),
+    ("score rows.jsonl --judge http://127.0.0.1:1 --deadline 0.1", 1, "judge http://127.0.0.1:1: POST /v1/scores: no"),
+    ("score rows.jsonl --judge http://x --task maths", 2, "'maths' is not one of 'math', 'choice', 'text'"),
+    ("score rows.jsonl --judge http://x --treshold 1", 2, "No such option: --treshold"),
+    ("judge", 2, "give a cohort file and --member, or --model"),
+    ("judge cohort.yaml", 2, "which member? give --member with one of a, b"),
+    ("judge cohort.yaml --member A", 2, "cohort.yaml: no member 'A'; did you mean 'a'?"),
+    ("judge --model ./none", 2, "--model: no folder './none'; make it, or give a hub id such as 'org/name'"),
+    (
+        "judge --model x --port 99999",
+        2,
+        "--port or CORL_PORT: Input should be less than or equal to 65535",
+    ),
+    ("judge --model x --run a/b", 2, "--run or CORL_RUN: String should match pattern"),
+    ("judge --model x --host 0.0.0.0", 2, "host '0.0.0.0' can be reached from other machines: set CORL_API_KEY"),
+    ("judge --model x --engine-options {", 2, "--engine-options: Expecting property name"),
+    ("judge --modle x", 2, "No such option: --modle (Possible options:"),
+    ("train cohort.yaml --run r", 2, "Missing option '--member' (see `corl train --help`)"),
+    ("train cohort.yaml --member c --run r", 2, "--member 'c' is not in the cohort: its members are a, b"),
+    ("train cohort.yaml --member b --run r", 2, "member 'b' is frozen: it has no trainer"),
+    ("train cohort.yaml --member a --run r", 2, "the address of judge 'a' is not known: set members.a.url or pass"),
+    ("train cohort.yaml --member a --run r --judge a", 2, "--judge 'a': write it as MEMBER=URL"),
+    ("train cohort.yaml --member a --run r --judge c=http://x", 2, "--judge names 'c', which is not a member: a, b"),
+    ("train cohort.yaml --member a --run a/b --judge a=http://x --judge b=http://x", 2, "--run 'a/b': take letters"),
+    ("run", 2, "which cohort? give its file: corl run cohort.yaml"),
+    ("run none.yaml", 2, "none.yaml: no such file"),
+    ("run cohort.yaml --steps ten", 2, "Invalid value for '--steps': "),
+    ("run cohort.yaml --reward slef", 2, "cohort.yaml: reward: 'slef': no such choice; did you mean 'self'?"),
+    ("run --resume --out none", 2, "none: no run here (no run.json)"),
+    ("status none", 2, "none: no run here (no run.json)"),
+    ("stop", 2, "no run under"),
+    ("jobs list", 2, "No such command 'list'"),
+    ("jobs ls", 2, "name the judges' Redis, e.g. redis://HOST:6379/0, or set CORL_REDIS"),
+    ("jobs ls --redis localhost", 2, "localhost is no Redis URL"),
+    ("jobs show", 2, "Missing argument 'job' (see `corl jobs show --help`)"),
+    ("report none", 2, "no member has written"),
+    ("audit none.jsonl", 2, "'none.jsonl' does not exist (see `corl audit --help`)"),
+]
+PACKAGES = {"judge": "redis", "jobs": "redis", "train": "trl", "run": "trl", "report": "trl"}
+"""What must be installed for a command's own words."""
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), MISTYPES, ids=[arguments for arguments, _, _ in MISTYPES])
+def test_mistypes_are_one_line_with_the_remedy(
+    cohort: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    code: int,
+    says: str,
+) -> None:
+    """In this process: as many starts of Python would take a minute."""
+    given = arguments.split()
+    if given[0] in PACKAGES:
+        pytest.importorskip(PACKAGES[given[0]])
+    for name in ("CORL_API_KEY", "CORL_REDIS", "CORL_MEMBER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(cohort.parent)
+    (cohort.parent / "model.bin").write_bytes(b"\xd0\xff")
+    (cohort.parent / "rows.jsonl").write_text('{"prompt": "1+1=", "completions": ["2"]}\n')
+    assert cli.run(given) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    [line] = [line for line in said.err.splitlines() if "; attempt " not in line]
+    assert line.startswith("corl")
+    assert says in line
+
+
+@pytest.mark.parametrize("name", sorted(cli.installed_commands()))
+def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["help", name]) == 0
+    said = capsys.readouterr().out
+    assert f"Usage: corl {name}" in said
+    assert name in WITHOUT_EXAMPLES or re.search(rf"Examples:\n    corl {name}", said)
+
+
+def test_a_group_without_a_command_is_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("redis")
+    assert cli.run(["jobs"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Usage: corl jobs")
+    assert "(see `" not in said.err
 
 
 def test_version() -> None:

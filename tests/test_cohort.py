@@ -229,7 +229,7 @@ def test_collective_takes_all_others_whatever_the_topology(write: Write) -> None
 def test_an_unknown_member(write: Write) -> None:
     cohort = load_cohort(write(PAIR))
     for ask in (cohort.teachers, cohort.pupils, cohort.model_path, cohort.training_for):
-        with pytest.raises(CohortError, match="no member 'z'; the members are a, b"):
+        with pytest.raises(CohortError, match="no member 'z'; one of: a, b"):
             ask("z")
 
 

@@ -41,6 +41,11 @@ def audit_answers(
     """Compare answers to mathematical problems by our keys and by math-verify, and list where they differ.
 
     Each line of the file has the answers to one problem: {"answers": ["1/2", "0.5", "2"]}. Needs the extra `audit`.
+
+    \b
+    Examples:
+      corl audit answers.jsonl
+      corl audit answers.jsonl --pairs 20 --seed 1
     """
     with Referee(seconds) as referee:
         found = audit(sample_pairs(_groups(file), pairs, seed), referee)

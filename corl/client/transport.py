@@ -11,6 +11,7 @@ import httpx
 
 from corl import __version__
 from corl.client.exchange import Answer, Attempt, Fault, Judge
+from corl.errors import AddressError
 
 __all__ = ["Body", "Connection", "fault"]
 
@@ -32,17 +33,17 @@ class Connection:
         """Read an address like `http://host:8000` or `https://:KEY@host/path`; the key is sent as a bearer token.
 
         Raises:
-            ValueError: no http(s) address with a host, or a key that cannot be in a header. The key is not in the text.
+            AddressError: no http(s) address with a host, or a key that cannot be in a header.
         """
         try:
             parsed = httpx.URL(url)
         except (httpx.InvalidURL, TypeError) as error:
-            raise ValueError(f"judge's address: {error}; expected one like http://127.0.0.1:8000") from None
+            raise AddressError(f"judge's address: {error}; expected one like http://127.0.0.1:8000") from None
         bare = parsed.copy_with(username=None, password=None)
         if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
-            raise ValueError(f"judge's address {str(bare)!r}: expected one like http://127.0.0.1:8000")
+            raise AddressError(f"judge's address {str(bare)!r}: expected one like http://127.0.0.1:8000")
         if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable()):
-            raise ValueError("api_key: expected printable ASCII characters; is there a line break at its end?")
+            raise AddressError("api_key: expected printable ASCII characters; is there a line break at its end?")
         headers = {"accept": "application/json", "user-agent": f"corl/{__version__}"}
         if api_key is not None:
             headers["authorization"] = f"Bearer {api_key}"

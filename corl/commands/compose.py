@@ -34,5 +34,8 @@ def compose(
     if out is None:
         typer.echo(text, nl=False)
         return
-    out.write_text(text)
+    try:
+        out.write_text(text)
+    except OSError as error:
+        raise typer.BadParameter(f"{out}: cannot be written: {error.strerror}", param_hint="--out") from error
     typer.echo(f"{out}: written", err=True)

@@ -12,11 +12,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from corl.client import JudgeClient
+from corl.errors import CorlError, JudgeDenied
 from corl.explain import explain
 from corl.scoring import Row, Sink, key_of, read_rows, score_rows
 from corl.wire import Policy
 
 __all__ = ["score"]
+
+
+class KeyRefused(CorlError):
+    """The judge wants another key."""
 
 
 class Task(StrEnum):
@@ -72,7 +77,10 @@ def score(
         bar = progress.add_task("scoring", total=len(everything), completed=len(everything) - len(todo))
         for start in range(0, len(todo), batch):
             part = todo[start : start + batch]
-            items = score_rows(client, [row for row, _ in part], policy, histogram=show)
+            try:
+                items = score_rows(client, [row for row, _ in part], policy, histogram=show)
+            except JudgeDenied as error:
+                raise KeyRefused(f"{error}: set CORL_API_KEY to the judge's key") from error
             for (row, key), item in zip(part, items, strict=True):
                 counts[item.status] += 1
                 if item.status == "failed":

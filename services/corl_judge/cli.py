@@ -22,6 +22,7 @@ from corl_judge.settings import Settings, resolve
 __all__ = ["cohort_settings", "judge"]
 
 NOT_FLAGS = frozenset({"api_key", "cohort_file"})
+SECRET = frozenset({"api_key", "redis"})
 EXAMPLE_OPTIONS = '{"dtype": "float32"}'
 FIRST = ("member", "host", "port", "redis", "weights", "run", "engine")
 
@@ -62,6 +63,14 @@ def judge(cohort: Path | None, **flags: Any) -> int:
 
     Settings come from the flag, else the variable CORL_NAME, else cohort.yaml, else the default. The key is read from
     CORL_API_KEY only, and is needed for any address but loopback. Without --redis a local Redis is started.
+
+    \b
+    Examples:
+      corl judge --model Qwen/Qwen2.5-3B --member peer --port 8101
+      corl judge cohort.yaml --member a --redis redis://127.0.0.1:6379 --weights runs/weights
+      corl judge --engine openai --model org/name --engine-options '{"base_url": "https://host/v1"}'
+
+    Exit codes: 0 drained after SIGTERM or Ctrl-C; 1 cannot start, or its engine died; 2 wrong input.
     """
     from corl_judge.serve import serve
 
@@ -85,13 +94,24 @@ def settings_from(cohort: Path | None, flags: dict[str, Any]) -> Settings:
         given = cohort_settings(loaded, member)
     elif not flags.get("model"):
         raise SettingsError("give a cohort file and --member, or --model")
+    elif (flags.get("engine") or "") != "openai" and _is_path(flags["model"]) and not Path(flags["model"]).is_dir():
+        raise SettingsError(f"--model: no folder {flags['model']!r}; make it, or give a hub id such as 'org/name'")
     try:
         return resolve({k: v for k, v in given.items() if v is not None}, flags)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         message = str(first["msg"]).removeprefix("Value error, ")
-        raise SettingsError(f"{name}: {message}" if name else message) from error
+        if not name:
+            raise SettingsError(message) from error
+        given_as = f"--{name.replace('_', '-')} or CORL_{name.upper()}" if name not in NOT_FLAGS else name
+        shown = "" if name in SECRET else f", got {str(first['input'])[:80]!r}"
+        raise SettingsError(f"{given_as}: {message}{shown}") from error
+
+
+def _is_path(model: str) -> bool:
+    """Whether a model can only be meant as a folder."""
+    return model.startswith((".", "/", "~")) or model.endswith("/")
 
 
 def _parameters() -> list[inspect.Parameter]:

@@ -7,17 +7,17 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from redis.asyncio import Redis
-from rich.console import Console
-from rich.table import Table
 
 from corl.errors import CorlError
-from corl_judge.jobs import DeadItem, Depth, JobQueue, JobRecord, JobRecords
-from corl_judge.jobs.errors import decode_error
-from corl_judge.redisio import check_redis, connect
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from rich.table import Table
+
+    from corl_judge.jobs import DeadItem, Depth, JobQueue, JobRecord, JobRecords
 
 __all__ = ["app"]
 
@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 app = typer.Typer(
     help="List, show and cancel the jobs of the judges.\n\nJobs are requests of `POST /v1/jobs`; their parts, a problem"
-    " each, wait in the queues of a member. Both are read from the judges' Redis, and no judge needs to be up.",
+    " each, wait in the queues of a member. Both are read from the judges' Redis, and no judge needs to be up.\n\n"
+    "\b\nExamples:\n  corl jobs ls --redis redis://127.0.0.1:6379\n"
+    "  CORL_REDIS=unix://$PWD/runs/nano/redis/redis.sock corl jobs dead",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -149,6 +151,8 @@ def dead(
         ]
         return sorted(found, key=lambda row: row[2].at, reverse=True)
 
+    from corl_judge.jobs.errors import decode_error
+
     rows = _table("item", "member", "queue", "reason", "failures", "lapses", "age", "error")
     for name, queue, item in _run(redis, member, look):
         kind, message = decode_error(item.error)
@@ -184,6 +188,8 @@ def _run(url: str | None, member: str | None, work: Callable[[list[Member]], Awa
 
 
 async def _connected(url: str, member: str | None, work: Callable[[list[Member]], Awaitable[T]]) -> T:
+    from corl_judge.redisio import check_redis, connect
+
     redis = connect(url, max_connections=4, client_name="corl-jobs")
     try:
         await check_redis(redis, url, deadline_s=5.0)
@@ -198,6 +204,8 @@ async def _connected(url: str, member: str | None, work: Callable[[list[Member]]
 
 async def _members(redis: Redis) -> dict[str, Member]:
     """Those with a queue or records, by the names of their keys: `corl:MEMBER:QUEUE:work`, `corl:MEMBER:records`."""
+    from corl_judge.jobs import JobQueue, JobRecords
+
     queues: dict[str, dict[str, JobQueue]] = {}
     async for key in redis.scan_iter("corl:*:work", count=1000, _type="stream"):
         namespace = key.decode().removesuffix(":work")
@@ -241,6 +249,8 @@ def _age(at: float) -> str:
 
 
 def _table(*columns: str) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=column != "error", overflow="fold")
@@ -251,6 +261,8 @@ def _show(table: Table, nothing: str) -> None:
     if not table.row_count:
         typer.echo(nothing)
         return
+    from rich.console import Console
+
     console = Console(highlight=False, markup=False)
     (console if console.is_terminal else Console(highlight=False, markup=False, width=200)).print(table)
 

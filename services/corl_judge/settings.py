@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from corl.wire import NAME
 from corl_judge.compat.rendered import compiled
 
 __all__ = ["Settings", "is_loopback", "resolve"]
@@ -27,7 +28,7 @@ class Settings(BaseSettings):
         "model",
         min_length=1,
         max_length=64,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        pattern=NAME,
         description="the cohort member that this judge serves",
     )
     model: str = Field("", description="folder or hub id of the member's model")
@@ -35,7 +36,13 @@ class Settings(BaseSettings):
     frozen: bool = Field(False, description="no trainer: its weights never change and nobody waits for its votes")
     engine: str = Field("vllm", description="vllm, transformers, or openai for another server's endpoint")
     engine_options: dict[str, Any] = Field({}, description="JSON object, passed to the engine")
-    run: str | None = Field(None, description="take the cohort file's problems for this run only; None is any run")
+    run: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        pattern=NAME,
+        description="take the cohort file's problems for this run only; None is any run",
+    )
     cohort_file: Path | None = Field(None, description="cohort.yaml: problems, views and the prompt format")
     seed: int = Field(42, description="of the cohort; every sampling seed derives from it")
 

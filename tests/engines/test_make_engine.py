@@ -16,7 +16,7 @@ from corl.wire import Sampling
 
 
 def test_an_unknown_engine_is_named() -> None:
-    with pytest.raises(EngineError, match="'vlm' is not one of vllm, transformers"):
+    with pytest.raises(EngineError, match="no engine 'vlm'; did you mean 'vllm'"):
         make_engine("vlm", "model")
 
 

@@ -80,6 +80,7 @@ def test_what_must_not_be_trained_on_stops_the_run(case: str, lab: Lab, capfd: p
     said = capfd.readouterr().err
     assert judge.url in said or f"{who!r}" in said, "which service"
     assert "go on with: corl train --member llama" in said, "how to resume"
+    assert f"--judge qwen={lab.qwen.url}" in said, "with the addresses that it had"
     assert lab.log().steps == [], "nothing was trained on"
     assert [u.version for u in lab.llama.pushed] == [0]
 
@@ -120,7 +121,7 @@ def test_services_are_waited_for_at_the_start(lab: Lab) -> None:
 
 def test_a_wrong_address_and_a_missing_key_are_said_at_once(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
     lab.qwen.member = "mistral"
-    assert lab.train() is ExitCode.SERVICE_GONE
+    assert lab.train() is ExitCode.USAGE
     assert "is the judge of member 'mistral', not of 'qwen'" in capfd.readouterr().err
     lab.qwen.member = "qwen"
     lab.qwen.faults["model"] = [status(401)]

@@ -5,8 +5,11 @@ hands the `--` on.
 """
 
 import sys
+from importlib.metadata import EntryPoint
 
-from corl_trainer.main import app
+from corl.cli import run
 
 arguments = sys.argv[1:]
-app(arguments[1:] if arguments[:1] == ["--"] else arguments)
+if arguments[:1] == ["--"]:
+    del arguments[0]
+sys.exit(run(["train", *arguments], {"train": EntryPoint("train", "corl_trainer.main:train", "corl.commands")}))

@@ -43,7 +43,7 @@ def connect(settings: TrainerSettings, step: int) -> Services:
         logger.info("waiting for judge %r at %s", name, settings.judges[name])
         info = judge.wait_ready(deadline_s=deadline_s)
         if info.member != name:
-            raise ServiceGone(
+            raise SettingsError(
                 f"{settings.judges[name]} is the judge of member {info.member!r}, not of {name!r}: "
                 f"mend members.{name}.url or --judge {name}=URL"
             )

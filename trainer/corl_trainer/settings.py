@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corl.cohort import Cohort, RewardSource, TrainingSettings
+from corl.wire import NAME
 from corl_trainer.stops import SettingsError
 
 if TYPE_CHECKING:
@@ -109,6 +112,8 @@ class TrainerSettings:
                     f"the address of judge {needed!r} is not known: "
                     f"set members.{needed}.url or pass --judge {needed}=URL"
                 )
+        if not re.fullmatch(NAME, run):
+            raise SettingsError(f"--run {run!r}: take letters, digits, dots, dashes and underscores, such as run-1")
         training = cohort.training_for(member)
         if cohort.vote.wait_s >= training.service_deadline_s:
             raise SettingsError(
@@ -152,8 +157,12 @@ class TrainerSettings:
 
     def resume_command(self) -> str:
         """The command that goes on from the last checkpoint."""
-        path = self.cohort.path or "cohort.yaml"
-        return f"corl train --member {self.member} {path} --run {self.run} --run-dir {self.run_dir}"
+        words = ["corl", "train", "--member", self.member, str(self.cohort.path or "cohort.yaml"), "--run", self.run]
+        words += ["--run-dir", str(self.run_dir), "--weights", str(self.weights)]
+        for name, url in self.judges.items():
+            if "@" not in url and url != self.cohort.members[name].url:  # no key on the screen
+                words += ["--judge", f"{name}={url}"]
+        return shlex.join(words)
 
 
 def grpo_arguments(settings: TrainerSettings, *, world_size: int, on_cpu: bool, fields: set[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corl.faults import nearest
 from corl_judge.engines.base import Engine, EngineError
 
 __all__ = ["ENGINES", "make_engine"]
@@ -32,4 +33,4 @@ def make_engine(
         from corl_judge.engines.openai import OpenAIEngine
 
         return OpenAIEngine(model, options)
-    raise EngineError(f"engine {name!r} is not one of {', '.join(ENGINES)}")
+    raise EngineError(f"no engine {name!r}; {nearest(name, ENGINES)}")
