@@ -81,6 +81,8 @@ def _redis() -> dict[str, Any]:
             "retries": 12,
         },
         "restart": "unless-stopped",
+        "user": "redis",
+        **HARDENED,
     }
 
 
@@ -121,7 +123,7 @@ def _trainer(cohort: Cohort, name: str, index: int, context: str, where: str, fi
     variable = f"TRAINER_{_variable(name)}"
     devices = cohort.members[name].devices.trainer
     command = ["train", f"/cohort/{file}", "--member", name, "--run", "${CORL_RUN_NAME:-run}"]
-    command += ["--run-dir", "/runs/${CORL_RUN_NAME:-run}", "--weights", "/weights"]
+    command += ["--run-dir", "/runs/${CORL_RUN_NAME:-run}", "--weights", "/weights", "--report"]
     for other, member in cohort.members.items():
         command += ["--judge", f"{other}={member.url or f'http://judge-{other}:{PORT}'}"]
     waits = {f"judge-{other}": {"condition": "service_healthy"} for other in cohort.members}

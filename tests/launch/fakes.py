@@ -104,7 +104,7 @@ def trainer(arguments: argparse.Namespace) -> None:
         (checkpoints / f"checkpoint-{step}").mkdir(parents=True, exist_ok=True)
         (checkpoints / f"checkpoint-{step}" / "complete.json").write_text("{}")
 
-    write(kind="start", step=step, steps=steps, incarnation=1)
+    write(kind="start", step=step, steps=steps, incarnation=1, labels=0)
     write(kind="eval", step=step, **{"eval/pass@1": 0.25, "eval/maj@4": 0.5})
     while step < steps:
         if step == control.asked.get("exit_at_step"):

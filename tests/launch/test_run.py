@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from corl.cohort import load_cohort
 from tests.launch.conftest import COHORT, Bench, alive, wait_for
 
 
@@ -52,6 +53,14 @@ def test_every_process_gets_what_it_needs(bench: Bench) -> None:
     assert len(logs["a"][1]) >= 32
     assert logs["a"][3].startswith("unix://")
     assert logs["a"][1].encode() not in b"".join(path.read_bytes() for path in run.folder.path.glob("*.*"))
+
+
+def test_a_seed_goes_before_all_three_of_the_file(bench: Bench) -> None:
+    bench.write(COHORT + "seed: 1\n")
+    run = bench.run(seed=7)
+    assert run.wait() == 0
+    cohort = load_cohort(run.folder.cohort_file)
+    assert (cohort.seed, cohort.training.seed, cohort.training.data_seed) == (7, 7, 7)
 
 
 def test_the_runs_copy_holds_no_training_answer(bench: Bench) -> None:

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import json
 import re
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import typer
-from corl_trainer.report import compare, draw, report
-from corl_trainer.runlog import RunLog, read_member, read_run
+import yaml
+from corl_trainer.drawing import draw
+from corl_trainer.lines import compared, of_run
+from corl_trainer.report import compare, report
+from corl_trainer.runlog import RunLog, read_member
 
 
 def write_run(folder: Path, members: tuple[str, ...] = ("a", "b"), steps: int = 3, end: bool = True) -> Path:
@@ -60,13 +66,61 @@ def test_runs_are_compared_line_by_line(tmp_path: Path) -> None:
 
 
 def test_every_member_has_a_line_in_the_panels_it_has_figures_for(tmp_path: Path) -> None:
-    figure = draw(read_run(write_run(tmp_path / "run")))
+    figure = draw(of_run(write_run(tmp_path / "run")))
     axes = {ax.get_title(): ax for ax in figure.axes}
     assert sorted(axes["Reward"].get_legend_handles_labels()[1]) == ["a", "a group_std", "b", "b group_std"]
     assert sorted(axes["Held-out accuracy"].get_legend_handles_labels()[1]) == ["a", "a maj@4", "b", "b maj@4"]
     line = axes["Reward"].get_lines()[0]
     assert list(line.get_ydata()) == pytest.approx([0.1, 0.2, 0.3])
     assert axes["Entropy"].texts[0].get_text() == "nothing yet"
+
+
+def write_seed(folder: Path, reward: str, seed: int, last: float, problem: str = "1+1=") -> Path:
+    """A run of `corl run`, as far as a comparison reads it."""
+    (folder / "problems").mkdir(parents=True)
+    (folder / "problems" / "train.jsonl").write_text(json.dumps({"problem_id": "1", "problem": problem}))
+    cohort = {"name": "nano", "seed": seed, "reward": reward, "members": {"a": {"model": "m"}}}
+    (folder / "cohort.yaml").write_text(yaml.safe_dump(cohort | {"training": {"seed": seed, "data_seed": seed}}))
+    log = RunLog(folder / "a")
+    log.write("start", 0, labels=100 if reward == "truth" else 0)
+    log.write("eval", 0, **{"eval/pass@1": 0.5})
+    log.write("step", 1, **{"reward/mean": last})
+    log.write("eval", 1, **{"eval/pass@1": last})
+    return folder
+
+
+def test_runs_that_differ_in_seeds_alone_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [write_seed(tmp_path / f"peer-{i}", "peer", i, last) for i, last in enumerate((0.7, 0.8, 0.9))]
+    runs.append(write_seed(tmp_path / "truth-0", "truth", 0, 1.0))
+    runs.append(write_seed(tmp_path / "other-problems", "peer", 0, 0.6, problem="2+2="))
+    lines = {line.title: line for line in compared([*runs, runs[0]])}
+    assert {title: len(line.logs) for title, line in lines.items()} == {
+        "nano peer, 3 runs/a": 3,
+        "truth-0/a": 1,
+        "other-problems/a": 1,
+    }, "a folder given twice is one run"
+    series = lines["nano peer, 3 runs/a"].series("reward/mean")
+    assert (series.low, series.high) == ([0.7], [0.9])
+    assert series.mean == pytest.approx([0.8])
+    compare(runs, out=tmp_path)
+    printed = capsys.readouterr().out
+    assert "0.500 ± 0.000 -> 0.800 ± 0.100" in printed
+    assert [line.split()[-1] for line in printed.splitlines() if "/a" in line and "->" in line] == ["0", "100", "0"]
+    assert "0.500 ± 0.000 → 0.800 ± 0.100" in (tmp_path / "compare.html").read_text()
+
+
+def test_runs_without_a_cohort_file_stay_apart(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, members=("a",)) for name in ("one", "two")]
+    assert [line.title for line in compared(runs)] == ["one/a", "two/a"]
+
+
+def test_trainers_that_end_together_leave_one_whole_report(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        list(pool.map(report, [run] * 3))
+    assert (run / "report.png").read_bytes().endswith(b"IEND\xaeB`\x82")
+    assert (run / "report.html").read_text().endswith("</html>\n")
+    assert not list(run.glob(".*.partial"))
 
 
 def test_what_a_resume_undoes_is_not_read(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -41,6 +42,9 @@ def train(
     reward: Annotated[
         str | None, typer.Option(help="peer, self, truth, collective, entropy or certainty; goes before the file's")
     ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="at the end, draw the run with what its other members have written by then")
+    ] = False,
     api_key: Annotated[
         str | None, typer.Option(envvar="CORL_API_KEY", help="key of the judges", show_envvar=True, show_default=False)
     ] = None,
@@ -73,6 +77,8 @@ def train(
         from corl_trainer.member import train_member
 
         code = train_member(settings)
+        if report and os.environ.get("RANK", "0") == "0":
+            _report(settings.run_dir)
     except (CohortError, SettingsError) as error:
         typer.echo(f"corl train: {error}", err=True)
         code = ExitCode.USAGE
@@ -82,6 +88,17 @@ def train(
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command(name="train")(train)
+
+
+def _report(run_dir: Path) -> None:
+    """A run is no less done without its report."""
+    from corl_trainer.lines import NoMetrics
+    from corl_trainer.report import write_report
+
+    try:
+        write_report(run_dir)
+    except (NoMetrics, OSError) as error:
+        typer.echo(f"corl train: no report: {error}", err=True)
 
 
 def _addresses(pairs: list[str]) -> dict[str, str]:
@@ -101,5 +118,7 @@ def _quiet() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in ("httpx", "httpcore", "datasets", "filelock", "fsspec"):
+    for name in ("httpx", "httpcore", "datasets", "filelock", "fsspec", "matplotlib"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # What libraries say to one another of their next releases.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft|accelerate)\.")

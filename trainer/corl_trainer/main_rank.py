@@ -62,7 +62,14 @@ class MainRank:
             source=_source(settings, services, view, rules),
             evaluator=_evaluator(settings, services, view),
         )
-        main.log.write("start", step, incarnation=incarnation, steps=settings.training.steps, reward=settings.reward)
+        main.log.write(
+            "start",
+            step,
+            incarnation=incarnation,
+            steps=settings.training.steps,
+            reward=settings.reward,
+            labels=len(view.problems.answers or ()),
+        )
         for row in read_member(settings.member_dir).steps:
             main.signs(row["step"], row)
         return main

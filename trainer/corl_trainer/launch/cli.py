@@ -30,6 +30,9 @@ def run(
         str | None, typer.Option(help="peer, self, truth, collective, entropy or certainty; goes before the file's")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="goes before training.steps")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="goes before seed, training.seed and training.data_seed, all three")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="go on where a run stopped: that of --out, or the newest")
     ] = False,
@@ -51,7 +54,7 @@ def run(
     """
     from corl_trainer.launch.run import Asked, launch
 
-    code = launch(Asked(cohort, out, reward, steps, resume))
+    code = launch(Asked(cohort, out, reward, steps, resume, seed))
     if code:
         raise typer.Exit(int(code))
 

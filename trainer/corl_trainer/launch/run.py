@@ -14,11 +14,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from corl.cohort import Cohort, CohortError, load_cohort, load_problems
 from corl.guard import Guard
@@ -30,7 +27,6 @@ from corl_trainer.launch.ports import Ports
 from corl_trainer.launch.preflight import check_training
 from corl_trainer.launch.progress import MemberProgress
 from corl_trainer.launch.resume import resume_steps
-from corl_trainer.launch.summary import print_summary
 from corl_trainer.launch.supervisor import GaveUp, Limits, Stopped, Supervisor
 from corl_trainer.launch.view import View, make_view
 
@@ -57,9 +53,16 @@ class Asked:
     reward: str | None = None
     steps: int | None = None
     resume: bool = False
+    seed: int | None = None
 
     def overrides(self) -> dict[str, Any]:
-        given = {"reward": self.reward, "training.steps": self.steps}
+        given = {
+            "reward": self.reward,
+            "training.steps": self.steps,
+            "seed": self.seed,
+            "training.seed": self.seed,
+            "training.data_seed": self.seed,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -225,8 +228,6 @@ def _run(prepared: Prepared, programs: Programs | None, limits: Limits, view: Vi
     state.phase, state.ended = "done", time.time()
     save(state)
     _report(folder)
-    labels = 0 if cohort.reward != "truth" else len(load_problems(cohort))
-    print_summary(Console(width=None if sys.stdout.isatty() else 140), state, members, labels, folder.path)
     return RunExit.DONE
 
 
@@ -245,9 +246,8 @@ def _say_failure(failure: GaveUp) -> None:
 
 
 def _report(folder: RunFolder) -> None:
-    """Draw the report where the command is installed; a run is no less done without it."""
-    if not any(entry.name == "report" for entry in entry_points(group="corl.commands")):
-        return
+    """The table and the picture, in a process of its own: a run is no less done without them."""
+    print(f"models: {folder.path}/MEMBER/final   metrics: {folder.path}/MEMBER/metrics.jsonl", flush=True)
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-m", "corl", "report", str(folder.path)], timeout=REPORT_S, check=False)
 
