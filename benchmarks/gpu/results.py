@@ -14,9 +14,9 @@ __all__ = ["Measured", "faults", "measure", "table"]
 
 PHASES = ("rollouts", "scores", "waiting", "update", "publish")
 LOGP = "sampling/sampling_logp_difference"
-AGREES = {"F32": 1e-3, "BF16": 0.05}
+AGREES = {"F32": 0.005, "BF16": 0.05}
 """Mean difference, in nats, of a token's log-probability between judge and trainer under the same weights, by what the
-judge computes in. A wrong mask, position, temperature or version is far beyond."""
+judge computes in (float32 may be TF32 on a GPU). A wrong mask, position, temperature or version is far beyond."""
 
 
 @dataclass(frozen=True)
