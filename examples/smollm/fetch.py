@@ -22,6 +22,21 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
+# Gemma's base model knows no turns, and never writes its end token after an answer. It does know a blank line between
+# questions and answers, one token of its vocabulary: that ends a completion.
+BASE_TEMPLATE = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+{%- if message.role == "user" -%}
+{{- "Question: " + message.content + "\\nAnswer:" -}}
+{%- elif message.role == "assistant" -%}
+{{- " " + message.content + "\\n\\n" -}}
+{%- else -%}
+{{- raise_exception("the roles are user and assistant") -}}
+{%- endif -%}
+{%- endfor -%}
+"""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -100,7 +115,8 @@ def convert(gguf: Path, target: Path) -> None:
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokenizer.bos_token_id)]
         )
-        tokenizer.chat_template = None
+        tokenizer.chat_template = BASE_TEMPLATE
+        model.generation_config.eos_token_id = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("\n\n")]
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.to(torch.bfloat16).save_pretrained(target)
