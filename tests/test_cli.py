@@ -23,7 +23,7 @@ problems:
 """
 
 
-WITHOUT_EXAMPLES = {"version", "train", "report", "compare"}
+WITHOUT_EXAMPLES = {"version"}
 
 
 def corl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ __all__ = ["app", "train"]
 
 
 def train(
-    cohort: Annotated[Path, typer.Argument(help="the cohort file", show_default=False)],
+    cohort: Annotated[Path, typer.Argument(metavar="COHORT.YAML", help="the cohort file", show_default=False)],
     member: Annotated[str, typer.Option(help="whom to train", show_default=False)],
     run: Annotated[str, typer.Option(help="name of the run; the same for all members", show_default=False)],
     run_dir: Annotated[
@@ -53,6 +53,12 @@ def train(
 
     Goes on from the last whole checkpoint of the run, if there is one. Several processes: `torchrun --nproc-per-node 2
     -m corl_trainer -- ...` or `accelerate launch -m corl_trainer -- ...` with the same arguments (mind the `--`).
+
+    \b
+    Examples:
+      corl train cohort.yaml --member a --run r1 --weights /shared/weights \\
+          --judge a=http://host-a:8001 --judge b=http://host-b:8001
+      corl train cohort.yaml --member a --run r1 --resume-step 20
 
     Exit codes: 0 done; 1 unexpected error; 2 wrong input; 3 stopped on request (SIGTERM, Ctrl-C), checkpointed; 4 a
     service stayed away, checkpointed; 5 a newer trainer of this member took over.

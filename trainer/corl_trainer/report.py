@@ -22,7 +22,7 @@ __all__ = ["compare", "report", "write_report"]
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="folder of the run", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="folder of the run", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="folder of the report; that of the run by default")] = None,
 ) -> None:
     """Draw a run: accuracy, reward, agreement, votes, lengths and seconds by phase, for every member.
@@ -30,8 +30,9 @@ def report(
     Works while the run goes on. Prints held-out accuracy before and after, and writes report.png and report.html.
 
     \b
-    Example:
+    Examples:
       corl report runs/nano-peer-20260831-101500
+      corl report runs/ttrl --out reports/ttrl
     """
     from corl_trainer.lines import NoMetrics
 
@@ -42,7 +43,9 @@ def report(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="folders of two or more runs", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN_DIR", help="folders of two or more runs", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(help="folder for compare.png and compare.html")] = Path(),
 ) -> None:
     """Draw several runs over one another, a line for each member of each run, e.g. one reward source beside another.
@@ -51,7 +54,8 @@ def compare(
     greatest, and in the table the mean and the standard deviation.
 
     \b
-    Example:
+    Examples:
+      corl compare runs/peer runs/ttrl --out reports
       for seed in 1 2 3; do corl run cohort.yaml --seed $seed --out runs/peer-$seed; done
       corl compare runs/peer-*
     """
