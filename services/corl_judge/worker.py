@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 RETRY_S = 2.0
 """Longest pause between tries while Redis, or something else that handlers need, is away."""
+BITE = 2
+"""Items claimed at a time. Idle replicas wake together: one that took all it has room for would leave the others none
+of a step, and a step lasts as long as its slowest replica."""
 GIVE_BACK_S = 2.0
 """Longest that a stopping worker tries to give an item back; then its lease lapses."""
 
@@ -178,7 +181,7 @@ class Worker:
             while free > claimed and len(empty) < len(self.queues) and self._wanted():
                 names = [name for name in self.queues if name not in empty]
                 held = [[item.lease for item in self._running if item.name == name] for name in names]
-                shares = fair_shares([len(leases) for leases in held], free - claimed)
+                shares = fair_shares([len(leases) for leases in held], min(free - claimed, BITE * len(names)))
                 for name, leases, share in zip(names, held, shares, strict=True):
                     if share and self._wanted():
                         got = await self.queues[name].claim(self.consumer, share, held=leases)

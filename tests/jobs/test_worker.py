@@ -153,6 +153,28 @@ async def test_no_more_than_its_capacity_is_in_flight(queue: JobQueue) -> None:
         await held.count(10)
 
 
+async def test_idle_workers_share_what_comes_at_once(queue: JobQueue) -> None:
+    """Each has room for all of it; one that took it all would leave the others none of a step."""
+    held = [Held() for _ in range(3)]
+    queues = [again(queue) for _ in held]
+    workers = [
+        Worker({"work": own}, handler, consumer=f"w{i}", capacity=64)
+        for i, (own, handler) in enumerate(zip(queues, held, strict=True))
+    ]
+    running = [asyncio.create_task(worker.run()) for worker in workers]
+    try:
+        # Idle: each has looked, found nothing, and waits for the stream.
+        await asyncio.sleep(0.2)
+        await queue.submit_many([Item(f"k{i}", b"") for i in range(24)], asker="a")
+        await until(lambda: _when(lambda: sum(len(h.started) for h in held) == 24), "all items started")
+        assert min(len(h.started) for h in held) >= 2
+    finally:
+        for h in held:
+            h.release.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*(worker.stop(grace_s=5.0) for worker in workers), *running)
+
+
 async def test_neither_queue_starves_the_other(redis: Redis, redis_namespace: str) -> None:
     queues = {name: JobQueue(redis, f"{redis_namespace}:{name}") for name in ("rollouts", "votes")}
     held = Held()
