@@ -103,17 +103,19 @@ def _found(line: Line, metrics: Sequence[str]) -> list[str]:
 def _seconds(ax: Axes, lines: Sequence[Line]) -> None:
     """Mean seconds of a step by phase, stacked, a bar for each line."""
     places = list(range(len(lines)))
-    below = [0.0] * len(lines)
+    begun = [0.0] * len(lines)
     for phase in PHASES:
         means = [line.seconds(phase) for line in lines]
-        ax.bar(places, means, bottom=below, label=phase, width=0.6)
-        below = [a + b for a, b in zip(below, means, strict=True)]
-    crowded = len(lines) > 4
-    ax.set_xticks(places, [line.title for line in lines], fontsize=7 if crowded else 8, rotation=60 if crowded else 0)
+        ax.barh(places, means, left=begun, label=phase, height=0.7)
+        begun = [a + b for a, b in zip(begun, means, strict=True)]
+    for place, line in zip(places, lines, strict=True):
+        ax.text(0.01, place, line.title, transform=ax.get_yaxis_transform(), va="center", fontsize=7)
+    ax.set_yticks([])
+    ax.invert_yaxis()
     ax.set_title("A step's seconds by phase", fontsize=11)
-    ax.set_ylabel("seconds, mean", fontsize=9)
-    ax.legend(fontsize=8)
-    ax.grid(alpha=0.3, axis="y")
+    ax.set_xlabel("seconds, mean", fontsize=9)
+    ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    ax.grid(alpha=0.3, axis="x")
 
 
 def page(title: str, figure: Figure, lines: Sequence[Line]) -> str:
