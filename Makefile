@@ -1,4 +1,4 @@
-# make setup | quickstart | test | lint | bench
+# make setup | quickstart | test | test-docker | lint | bench
 # PYTHON picks the interpreter, CORL_TORCH_INDEX where a CPU build of torch is found when pip's find-links has none.
 VENV ?= .venv
 PYTHON ?= python3
@@ -8,7 +8,7 @@ export MKL_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test lint format bench clean
+.PHONY: setup quickstart test test-docker lint format bench clean
 
 setup:
 	@PYTHON=$(PYTHON) scripts/setup.sh $(VENV)
@@ -28,6 +28,10 @@ format: setup
 
 test: lint
 	$(BIN)/python -m pytest -q
+
+# Both CPU images and the whole stack, with a judge scaled and containers killed. Needs a Docker engine 25 or newer.
+test-docker: setup
+	$(BIN)/python -m pytest -m docker -q tests/docker
 
 bench: setup
 	@for file in benchmarks/*.py; do echo "== $(BIN)/python $$file"; $(BIN)/python $$file || exit 1; done

@@ -122,7 +122,7 @@ def _judge(cohort: Cohort, name: str, index: int, context: str, where: str, file
 def _trainer(cohort: Cohort, name: str, index: int, context: str, where: str, file: PurePosixPath) -> dict[str, Any]:
     variable = f"TRAINER_{_variable(name)}"
     devices = cohort.members[name].devices.trainer
-    command = ["train", f"/cohort/{file}", "--member", name, "--run", "${CORL_RUN_NAME:-run}"]
+    command = ["--num_machines", "1", "--", f"/cohort/{file}", "--member", name, "--run", "${CORL_RUN_NAME:-run}"]
     command += ["--run-dir", "/runs/${CORL_RUN_NAME:-run}", "--weights", "/weights", "--report"]
     for other, member in cohort.members.items():
         command += ["--judge", f"{other}={member.url or f'http://judge-{other}:{PORT}'}"]
@@ -130,6 +130,8 @@ def _trainer(cohort: Cohort, name: str, index: int, context: str, where: str, fi
     return {
         "image": "${CORL_TRAINER_IMAGE:-corl-trainer}",
         "build": _build(context, "trainer", "TRAINER_BASE", "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"),
+        # A process for each GPU of the service.
+        "entrypoint": ["python", "-m", "corl_trainer.accelerated"],
         "command": command,
         "environment": {
             **_environment(),

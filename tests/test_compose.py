@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,9 +67,9 @@ def test_only_judges_are_published_and_nothing_runs_with_privileges(ring: Path) 
     ranges = set()
     for name, service in services.items():
         assert ("ports" in service) == name.startswith("judge-")
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
         if name != "redis":
-            assert service["read_only"] is True
-            assert service["cap_drop"] == ["ALL"]
             assert service["environment"]["CORL_API_KEY"].startswith("${CORL_API_KEY:?"), "without a key nothing starts"
         ranges |= set(service.get("ports", ()))
     assert len(ranges) == 3, "published ranges do not clash"
@@ -77,6 +80,33 @@ def test_every_variable_is_explained(ring: Path) -> None:
     explained = (ROOT / ".env.example").read_text()
     for variable in set(re.findall(r"\$\{([A-Z_]+)", text)):
         assert re.search(rf"^(# )?{variable}=", explained, re.MULTILINE), variable
+
+
+@pytest.mark.parametrize("overlays", [[], ["docker-compose.cpu.yml"]], ids=["gpu", "cpu"])
+def test_docker_reads_the_files(overlays: list[str]) -> None:
+    """As the client itself resolves them, where there is one; no engine is asked."""
+    try:
+        client = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=60, check=False)
+    except OSError:
+        client = None
+    if client is None or client.returncode:
+        pytest.skip("no docker client with the compose plugin here")
+    files = [part for name in ["docker-compose.yml", *overlays] for part in ("-f", str(ROOT / name))]
+    command = ["docker", "compose", *files, "config", "--format", "json"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CORL_", "JUDGE_"))}
+    without_key = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert without_key.returncode != 0
+    assert "CORL_API_KEY" in without_key.stderr
+    environment["CORL_API_KEY"] = "key"
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    services = json.loads(ended.stdout)["services"]
+    for name, service in services.items():
+        gpus = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+        assert bool(gpus) == (name != "redis" and not overlays), name
+        assert service["read_only"] is True
+        if "judge" in name:
+            assert service["ports"][0]["host_ip"] == "127.0.0.1"
 
 
 def test_the_command_writes_a_file(
