@@ -70,6 +70,9 @@ ENVIRONMENT = {
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",  # workers have nothing to save
     # By default every engine binds to the first cores, so that several on one host would share them.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Its processes meet on this host alone, and by default on an address that others on the network reach.
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
 }
 CPU_DEFAULTS = {
     "enforce_eager": True,  # compiling takes minutes on a CPU
