@@ -388,8 +388,8 @@ def test_no_mapping(write: Write, content: str) -> None:
 def test_no_file_and_no_text(tmp_path: Path) -> None:
     assert refused(tmp_path / "none.yaml") == f"{tmp_path}/none.yaml: no such file"
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    assert "cannot be read" in refused(tmp_path / "bytes.yaml")
-    assert "cannot be read" in refused(tmp_path)
+    assert refused(tmp_path / "bytes.yaml") == f"{tmp_path}/bytes.yaml: is not text in UTF-8: a cohort file is YAML"
+    assert f"{tmp_path}: is a folder: give the file itself" in refused(tmp_path)
 
 
 def test_it_is_one_of_the_packages_errors() -> None:

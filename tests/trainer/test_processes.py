@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -102,8 +103,9 @@ def test_two_ranks(make_lab: Labs) -> None:
         with trainer_process(lab.command(file), log, ranks=2) as process:
             assert ended(process, log) != 0
         said = log.read_text()
-        assert said.count("exitcode  : 4") == 2, "both stopped, neither waited for the other:\n" + said[-3000:]
-        assert "gone for lunch" in said
+        assert "exitcode  : 4" in said, said[-3000:]
+        # The other one's exit code is 4, or -15 where the launcher met it while it was ending.
+        assert re.search("llama: rank 1 stops with the main one: .*gone for lunch", said), said[-3000:]
         checkpoint = Checkpoints(lab.root / "run/llama/checkpoints").folder(1)
         assert {"rng_state_0.pth", "rng_state_1.pth", "complete.json"} <= {path.name for path in checkpoint.iterdir()}
 

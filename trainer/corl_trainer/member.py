@@ -68,6 +68,8 @@ def train_member(settings: TrainerSettings) -> ExitCode:
                     print(f"once it is back, go on with: {settings.resume_command()}", file=sys.stderr)
                 if services is not None:
                     services.close()
+            else:
+                logger.info("%s: rank %d stops with the main one: %s", settings.member, ranks.process_index, error)
             main_does(ranks, lambda: None)  # the rank that ends first would have torchrun kill the others
             return error.code
         finally:
