@@ -94,8 +94,8 @@ class Bench:
             (self.folder / "models" / name).mkdir(parents=True, exist_ok=True)
             (self.folder / "models" / name / "config.json").write_text("{}")
 
-    def run(self, out: str | None = "run", shell: str = "", **asked: Any) -> Launched:
-        """`shell` is done before, in the shell that becomes the launcher."""
+    def run(self, out: str | None = "run", shell: str = "", output: int | None = None, **asked: Any) -> Launched:
+        """`shell` is done before, in the shell that becomes the launcher; `output` is a descriptor for both streams."""
         (self.folder / "control.json").write_text(json.dumps(self.control))
         fields = {"cohort_file": str(self.cohort), "out": str(self.folder / out) if out else None, **asked}
         env = {**os.environ, "FAKE_CONTROL": str(self.folder / "control.json"), "PYTHONPATH": str(ROOT)}
@@ -104,8 +104,8 @@ class Bench:
             ["sh", "-c", f'{shell}\nexec "$@"', "sh", sys.executable, "-m", "tests.launch.drive", json.dumps(fields)],
             cwd=self.folder,
             env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=subprocess.PIPE if output is None else output,
             text=True,
         )
         launched = Launched(process, RunFolder(self.folder / (out or "runs/none")))

@@ -4,7 +4,9 @@
 
 The control file, named by FAKE_CONTROL, maps a process ("judge-a", "trainer-b") to what it does: `step_s`,
 `save_every`, `die_at_step` (SIGKILL to itself, once), `exit_at_step` and `code`, `exit_at_start` and `code`, `die_when`
-(a file whose appearance ends it by SIGKILL, once), `deaf` (SIGTERM is ignored), `start_s`. Each start leaves a line in
+(a file whose appearance ends it by SIGKILL, once), `die_always_when` (the same, at every start),
+`until_judge_restarts` (its step lasts until that judge was started twice),
+`deaf` (SIGTERM is ignored), `start_s`. Each start leaves a line in
 `started`.
 """
 
@@ -55,6 +57,8 @@ class Control:
     def watch(self) -> None:
         while True:
             if "die_when" in self.asked and (self.folder / self.asked["die_when"]).exists() and self.once("died"):
+                self.die()
+            if "die_always_when" in self.asked and (self.folder / self.asked["die_always_when"]).exists():
                 self.die()
             time.sleep(0.02)
 
@@ -112,7 +116,11 @@ def trainer(arguments: argparse.Namespace) -> None:
             sys.exit(control.asked["code"])
         if step == control.asked.get("die_at_step") and control.once("died"):
             control.die()
-        time.sleep(control.asked.get("step_s", 0.02))
+        if needed := control.asked.get("until_judge_restarts"):
+            while (control.folder / "started").read_text().count(f"{needed} ") < 2:
+                time.sleep(0.02)
+        else:
+            time.sleep(control.asked.get("step_s", 0.02))
         step += 1
         seconds = {"rollouts": 0.5, "update": 1.0, "step": 1.5}
         write(kind="step", step=step, seconds=seconds, **{"reward/mean": 0.5, "votes/labeled": 0.9})

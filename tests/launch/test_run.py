@@ -131,6 +131,51 @@ def test_once_finishes_the_step_and_takes_a_checkpoint(bench: Bench, number: int
     assert all(process.state == "ended" for process in run.state().processes if process.kind != "redis")
 
 
+@pytest.mark.parametrize("watched", ["pipe", "terminal"])
+def test_whoever_watched_goes_away(bench: Bench, watched: str) -> None:
+    """As with `corl run | tee` and Ctrl-C, and with a terminal that is closed: still a checkpoint of each."""
+    bench.control = {f"trainer-{name}": {"step_s": 0.3, "save_every": 100} for name in "ab"}
+    ours, theirs = os.pipe() if watched == "pipe" else os.openpty()
+    run = bench.run(steps=1000, output=theirs)
+    os.close(theirs)
+    wait_for(lambda: run.step("a") >= 2 and run.step("b") >= 2, "some steps")
+    os.close(ours)
+    steps = run.step("a")
+    wait_for(lambda: run.step("a") >= steps + 3, "it goes on")
+    run.interrupt(signal.SIGHUP if watched == "terminal" else signal.SIGINT)
+    assert run.wait() == 3
+    assert run.state().phase == "stopped"
+    for name in "ab":
+        assert (run.folder.member(name) / "checkpoints" / f"checkpoint-{run.step(name)}" / "complete.json").is_file()
+
+
+def test_a_judge_that_dies_while_trainers_finish_is_started_again(bench: Bench) -> None:
+    bench.control = {f"trainer-{name}": {"until_judge_restarts": "judge-b"} for name in "ab"}
+    bench.control["judge-b"] = {"die_when": "now"}
+    run = bench.run(steps=1000)
+    wait_for(lambda: len(bench.started("trainer-")) == 2, "both trainers have started")
+    wait_for(run.running, "trainers run")
+    run.interrupt()
+    wait_for(lambda: run.state().phase == "stopping", "it is stopping")
+    (bench.folder / "now").touch()
+    assert run.wait() == 3
+    assert len(bench.started("judge-b")) == 2
+    assert run.step("a") == run.step("b") == 1, "the step was finished"
+
+
+def test_a_judge_that_stays_dead_ends_the_wait_for_trainers(bench: Bench) -> None:
+    bench.control = {f"trainer-{name}": {"step_s": 600} for name in "ab"}
+    bench.control["judge-b"] = {"die_always_when": "now"}
+    run = bench.run(steps=1000)
+    wait_for(lambda: len(bench.started("trainer-")) == 2, "both trainers have started")
+    wait_for(run.running, "trainers run")
+    run.interrupt()
+    wait_for(lambda: run.state().phase == "stopping", "it is stopping")
+    (bench.folder / "now").touch()
+    assert run.wait() == 130
+    assert "the trainers stop now" in run.out
+
+
 def test_twice_stops_now(bench: Bench) -> None:
     bench.control = {f"trainer-{name}": {"step_s": 600} for name in "ab"}
     run = bench.run()

@@ -28,6 +28,7 @@ from corl_trainer.launch.preflight import check_training
 from corl_trainer.launch.progress import MemberProgress
 from corl_trainer.launch.resume import resume_steps
 from corl_trainer.launch.supervisor import GaveUp, Limits, Stopped, Supervisor
+from corl_trainer.launch.tolerant import tolerant_output
 from corl_trainer.launch.view import View, make_view
 
 __all__ = ["Asked", "RunExit", "launch"]
@@ -89,7 +90,8 @@ def launch(
     folder = _resumed_folder(asked, root) if asked.resume else _new_folder(asked, root)
     with folder.held():
         prepared = _resumed(asked, folder) if asked.resume else _new(asked, folder)
-        return _run(prepared, programs, limits or Limits(), view or make_view())
+        with tolerant_output(sys.stdout, sys.stderr):
+            return _run(prepared, programs, limits or Limits(), view or make_view())
 
 
 # Preparing -----------------------------------------------------------------------------------------------------------

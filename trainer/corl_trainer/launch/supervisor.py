@@ -182,16 +182,19 @@ class Supervisor:
 
     def _turn(self) -> None:
         time.sleep(self.limits.turn_s)
+        self._mind((*self.judges, *self.trainers))
+        self._show()
+
+    def _mind(self, processes: Sequence[Managed]) -> None:
         self._mind_redis()
         now = time.monotonic()
-        for managed in (*self.judges, *self.trainers):
+        for managed in processes:
             code = managed.child.ended()
             if code is not None:
                 self._on_end(managed, code, now)
             elif managed.state.state == "restarting" and now >= managed.due:
                 self._start(managed)
         self._probe()
-        self._show()
 
     def _on_end(self, managed: Managed, code: int, now: float) -> None:
         state, name = managed.state, managed.spec.name
@@ -299,14 +302,22 @@ class Supervisor:
         if running:
             hint = "" if bounded else "; once more to stop now"
             self.view.say(f"stopping: each trainer finishes its step and takes a checkpoint{hint}")
-        self._end(running, patience if bounded else None)
+        try:
+            self._end(running, patience if bounded else None, keep_up=() if bounded else self.judges)
+        except GaveUp as error:
+            self.view.say(f"{error}: the trainers stop now, without finishing the step")
+            self._asked = max(self._asked, 2)
+            self._end(running, self.limits.now_s)
         self._end(self.judges, patience=self.limits.drain_s)
 
-    def _end(self, processes: Sequence[Managed], patience: float | None) -> None:
-        """SIGTERM and wait; when patience ends, or at a second request, SIGTERM again; then SIGKILL."""
+    def _end(self, processes: Sequence[Managed], patience: float | None, keep_up: Sequence[Managed] = ()) -> None:
+        """SIGTERM and wait; when patience ends, or at a second request, SIGTERM again; then SIGKILL.
+
+        Until then what is in `keep_up`, and Redis, is started again if it ends. Raises GaveUp if that is in vain.
+        """
         for managed in processes:
             managed.child.ask_to_end()
-        if self._wait_ended(processes, patience, lambda: self._asked > 1):
+        if self._wait_ended(processes, patience, lambda: self._asked > 1, keep_up):
             return
         for managed in processes:
             managed.child.ask_to_end()
@@ -318,7 +329,13 @@ class Supervisor:
                 managed.child.kill()
         self._wait_ended(processes, None, lambda: False)
 
-    def _wait_ended(self, processes: Sequence[Managed], patience: float | None, hurry: Callable[[], bool]) -> bool:
+    def _wait_ended(
+        self,
+        processes: Sequence[Managed],
+        patience: float | None,
+        hurry: Callable[[], bool],
+        keep_up: Sequence[Managed] = (),
+    ) -> bool:
         deadline = None if patience is None else time.monotonic() + patience
         while True:
             for managed in processes:
@@ -332,6 +349,8 @@ class Supervisor:
                 return True
             if hurry() or (deadline is not None and time.monotonic() > deadline):
                 return False
+            if keep_up:
+                self._mind(keep_up)
             time.sleep(self.limits.turn_s)
 
     def _kill_what_is_left(self) -> None:

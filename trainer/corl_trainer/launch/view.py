@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, Protocol
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from corl_trainer.launch.folder import ProcessState, State
 from corl_trainer.launch.progress import MemberProgress
@@ -23,14 +24,13 @@ COLUMNS: dict[str, Justify] = {
     "member": "left",
     "judge": "left",
     "trainer": "left",
-    "weights": "right",
+    "ver": "right",  # of its weights
     "step": "right",
     "reward": "right",
     "labeled": "right",
-    "agreement": "right",
+    "agree": "right",
     "held-out": "right",
     "s/step": "right",
-    "warning": "left",
 }
 
 
@@ -101,12 +101,14 @@ def make_view() -> View:
     )
 
 
-def members_table(state: State, members: Sequence[MemberProgress]) -> Table:
-    """One row a member: where its trainer and judge are, its last step and its last warning."""
+def members_table(state: State, members: Sequence[MemberProgress]) -> Group:
+    """One row a member: where its trainer and judge are, and its last step; below, the last warning of each."""
     title = f"{state.run}: {state.phase}, reward {state.reward}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
+    )
     for name, justify in COLUMNS.items():
-        table.add_column(name, justify=justify)
+        table.add_column(name, justify=justify, no_wrap=True)
     known = {progress.member: progress for progress in members}
     for name in state.members:
         progress = known.get(name)
@@ -128,9 +130,10 @@ def members_table(state: State, members: Sequence[MemberProgress]) -> Table:
             _number(progress.number("votes/agreement"), ".0%"),
             _held_out(progress),
             _number(progress.seconds("step"), ".1f"),
-            progress.warning or "",
         )
-    return table
+    # A sentence in a column of its own would leave the numbers no room on a terminal of 80 columns.
+    warnings = [Text(f"{progress.member}: {progress.warning}") for progress in members if progress.warning]
+    return Group(table, *warnings)
 
 
 def _phase(trainer: ProcessState | None, progress: MemberProgress) -> str:
