@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 from corl_trainer.settings import TrainerSettings, grpo_arguments, grpo_config
 from corl_trainer.stops import SettingsError
-from corl_trainer.trl_import import GRPOConfig
 
 from corl.presets import preset
 from tests.trainer.stack import cohort
 
 JUDGES = {"llama": "http://127.0.0.1:1", "qwen": "http://127.0.0.1:2"}
-FIELDS = {field.name for field in dataclasses.fields(GRPOConfig)}
 
 
 def build(tmp_path: Path, member: str = "llama", judges: dict[str, str] | None = None, **overrides: Any) -> Any:
@@ -22,7 +19,7 @@ def build(tmp_path: Path, member: str = "llama", judges: dict[str, str] | None =
 
 
 def arguments(settings: TrainerSettings, world_size: int = 1, on_cpu: bool = True) -> dict[str, Any]:
-    return grpo_arguments(settings, world_size=world_size, on_cpu=on_cpu, fields=FIELDS)
+    return grpo_arguments(settings, world_size=world_size, on_cpu=on_cpu)
 
 
 def test_member_overrides_go_before_the_cohorts(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from corl.cohort import Cohort, RewardSource, TrainingSettings
 from corl.wire import NAME
 from corl_trainer.stops import SettingsError
+from corl_trainer.trl_fields import check_values, grpo_fields
 
 if TYPE_CHECKING:
     from corl_trainer.trl_import import GRPOConfig
@@ -165,11 +166,14 @@ class TrainerSettings:
         return shlex.join(words)
 
 
-def grpo_arguments(settings: TrainerSettings, *, world_size: int, on_cpu: bool, fields: set[str]) -> dict[str, Any]:
-    """Keyword arguments for GRPOConfig, whose field names are `fields`. Raises SettingsError."""
+def grpo_arguments(settings: TrainerSettings, *, world_size: int, on_cpu: bool) -> dict[str, Any]:
+    """Keyword arguments for GRPOConfig. Raises SettingsError; ModuleNotFoundError without TRL."""
     training, rollouts = settings.training, settings.cohort.rollouts
     given = training.grpo_fields()
-    _check_fields(given, fields)
+    _check_fields(given, set(grpo_fields()))
+    check_values(given)
+    if rollouts.n < 2:
+        raise SettingsError(f"rollouts.n is {rollouts.n}: GRPO compares completions of one problem; set 2 or more")
     micro, accumulation = _split(settings.completions_per_step, world_size, on_cpu, given)
     arguments: dict[str, Any] = {
         "ddp_find_unused_parameters": False,
@@ -212,13 +216,10 @@ def grpo_arguments(settings: TrainerSettings, *, world_size: int, on_cpu: bool, 
 
 def grpo_config(settings: TrainerSettings) -> GRPOConfig:
     """Raises SettingsError for fields that are unknown, fixed, or refused by TRL."""
-    import dataclasses
-
     from corl_trainer.trl_import import GRPOConfig
 
-    fields = {field.name for field in dataclasses.fields(GRPOConfig)}
     world_size = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun and accelerate launch both set it
-    arguments = grpo_arguments(settings, world_size=world_size, on_cpu=_on_cpu(settings.training.device), fields=fields)
+    arguments = grpo_arguments(settings, world_size=world_size, on_cpu=_on_cpu(settings.training.device))
     try:
         return GRPOConfig(**arguments)
     except (ValueError, TypeError) as error:
