@@ -9,6 +9,7 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -45,6 +46,8 @@ ORIGINAL = "original"
 RewardSource = Literal["peer", "self", "truth", "collective", "entropy", "certainty"]
 EngineName = Literal["vllm", "transformers", "openai"]
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,6 +73,11 @@ class Member(Settings):
     view: str = Field(ORIGINAL, description="which text of each problem it is asked: `original` or a key of `views`")
     replicas: int | None = Field(None, ge=1, description="judge processes that the launcher starts; `judge.replicas`")
     training: dict[str, Any] = Field({}, description="overrides of `training` for this member")
+
+    @property
+    def remote_url(self) -> str | None:
+        """Address of a judge that runs on another host and is not ours to start; None for one on loopback."""
+        return None if self.url is None or urlsplit(self.url).hostname in LOOPBACK else self.url
 
 
 class Columns(Settings):

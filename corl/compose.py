@@ -49,6 +49,8 @@ def compose_file(cohort: Cohort, *, context: str = ".", folder: str | None = Non
     members = list(cohort.members)
     services: dict[str, Any] = {"redis": _redis()}
     for index, name in enumerate(members):
+        if cohort.members[name].remote_url is not None:
+            continue  # it runs elsewhere
         services[f"judge-{name}"] = _judge(cohort, name, index, context, where, file)
     for index, name in enumerate(cohort.trained()):
         services[f"trainer-{name}"] = _trainer(cohort, name, index, context, where, file)
@@ -75,7 +77,7 @@ def _redis() -> dict[str, Any]:
         "command": ["redis-server", "--appendonly", "yes", "--maxmemory-policy", "noeviction", "--dir", "/data"],
         "volumes": ["redis:/data"],
         "healthcheck": {
-            "test": ["CMD", "redis-cli", "ping"],
+            "test": ["CMD", "redis-cli", "-e", "ping"],  # -e: an error reply, as while loading, is no health
             "interval": "5s",
             "timeout": "3s",
             "retries": 12,
@@ -90,7 +92,8 @@ def _judge(cohort: Cohort, name: str, index: int, context: str, where: str, file
     variable = f"JUDGE_{_variable(name)}"
     devices = cohort.members[name].devices.judge
     command = ["judge", f"/cohort/{file}", "--member", name, "--host", "0.0.0.0", "--port", str(PORT)]
-    first = 8100 + 10 * index
+    first = 8100 + sum(_ports(cohort, other) for other in list(cohort.members)[:index])
+    published = f"{first}-{first + _ports(cohort, name) - 1}"
     return {
         "image": "${CORL_JUDGE_IMAGE:-corl-judge}",
         "build": _build(context, "judge", "JUDGE_BASE", "vllm/vllm-openai:v0.33.0"),
@@ -101,7 +104,7 @@ def _judge(cohort: Cohort, name: str, index: int, context: str, where: str, file
             "CUDA_VISIBLE_DEVICES": f"${{{variable}_GPUS:-{devices if devices is not None else index}}}",
         },
         "volumes": _volumes(where, "weights:/weights:ro"),
-        "ports": [f"${{JUDGE_BIND:-127.0.0.1}}:${{{variable}_PORTS:-{first}-{first + 9}}}:{PORT}"],
+        "ports": [f"${{JUDGE_BIND:-127.0.0.1}}:${{{variable}_PORTS:-{published}}}:{PORT}"],
         "depends_on": {"redis": {"condition": "service_healthy"}},
         "healthcheck": {
             "test": ["CMD", "python", "-c", READY],
@@ -125,8 +128,12 @@ def _trainer(cohort: Cohort, name: str, index: int, context: str, where: str, fi
     command = ["--num_machines", "1", "--", f"/cohort/{file}", "--member", name, "--run", "${CORL_RUN_NAME:-run}"]
     command += ["--run-dir", "/runs/${CORL_RUN_NAME:-run}", "--weights", "/weights", "--report"]
     for other, member in cohort.members.items():
-        command += ["--judge", f"{other}={member.url or f'http://judge-{other}:{PORT}'}"]
-    waits = {f"judge-{other}": {"condition": "service_healthy"} for other in cohort.members}
+        command += ["--judge", f"{other}={member.remote_url or f'http://judge-{other}:{PORT}'}"]
+    waits = {
+        f"judge-{other}": {"condition": "service_healthy"}
+        for other, member in cohort.members.items()
+        if member.remote_url is None
+    }
     return {
         "image": "${CORL_TRAINER_IMAGE:-corl-trainer}",
         "build": _build(context, "trainer", "TRAINER_BASE", "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"),
@@ -146,6 +153,11 @@ def _trainer(cohort: Cohort, name: str, index: int, context: str, where: str, fi
         "deploy": _gpus(),
         **HARDENED,
     }
+
+
+def _ports(cohort: Cohort, name: str) -> int:
+    """How many are published: each replica takes one, and there is room to scale."""
+    return max(10, cohort.replicas(name))
 
 
 def _build(context: str, image: str, variable: str, base: str) -> dict[str, Any]:

@@ -62,6 +62,21 @@ def test_members_replicas_frozen_teachers_and_devices(ring: Path) -> None:
         ]
 
 
+def test_a_judge_elsewhere_and_many_replicas(ring: Path) -> None:
+    content = yaml.safe_load(ring.read_text())
+    first, second, third = content["members"]
+    content["members"][first]["url"] = "http://127.0.0.1:8101"  # an address of this host means nothing in a container
+    content["members"][second]["replicas"] = 12
+    content["members"][third]["url"] = "https://judges.example.org/c"
+    ring.write_text(yaml.safe_dump(content, sort_keys=False))
+    services = yaml.safe_load(compose_file(load_cohort(ring)))["services"]
+    assert set(services) == {"redis", f"judge-{first}", f"judge-{second}", f"trainer-{first}", f"trainer-{second}"}
+    trainer = services[f"trainer-{first}"]
+    assert set(trainer["depends_on"]) == {f"judge-{first}", f"judge-{second}"}
+    assert {f"{first}=http://judge-{first}:8000", f"{third}=https://judges.example.org/c"} <= set(trainer["command"])
+    assert services[f"judge-{second}"]["ports"][0].endswith(":-8110-8121}:8000"), "a port for each replica"
+
+
 def test_only_judges_are_published_and_nothing_runs_with_privileges(ring: Path) -> None:
     services = yaml.safe_load(compose_file(load_cohort(ring)))["services"]
     ranges = set()
@@ -92,7 +107,8 @@ def test_docker_reads_the_files(overlays: list[str]) -> None:
     if client is None or client.returncode:
         pytest.skip("no docker client with the compose plugin here")
     files = [part for name in ["docker-compose.yml", *overlays] for part in ("-f", str(ROOT / name))]
-    command = ["docker", "compose", *files, "config", "--format", "json"]
+    # Whatever a `.env` of this folder says.
+    command = ["docker", "compose", "--env-file", os.devnull, *files, "config", "--format", "json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CORL_", "JUDGE_"))}
     without_key = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert without_key.returncode != 0

@@ -81,7 +81,17 @@ class Stack:
     def compose(self, *arguments: str, check: bool = True, timeout: float = 3000) -> str:
         """Standard output of `docker compose ...`; what it says of its progress goes to the test's own."""
         files = [part for file in FILES for part in ("-f", str(ROOT / file))]
-        command = ["docker", "compose", "-p", self.name, "--project-directory", str(ROOT), *files]
+        command = [
+            "docker",
+            "compose",
+            "--env-file",
+            os.devnull,
+            "-p",
+            self.name,
+            "--project-directory",
+            str(ROOT),
+            *files,
+        ]
         command += ["-f", str(self.folder / "mount.yml"), *arguments]
         ended = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, env=self.environment, timeout=timeout, check=False

@@ -16,7 +16,6 @@ from corl_trainer.launch.ports import Ports
 
 __all__ = ["Plan", "Programs", "Spec", "make_plan"]
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 PATIENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3600"}
 """torchrun kills ranks 30 s after a SIGTERM, in the middle of a long step; the launcher has deadlines of its own."""
@@ -76,9 +75,9 @@ def make_plan(
     addresses: dict[str, list[str]] = {}
     external: dict[str, str] = {}
     for name, member in cohort.members.items():
-        if member.url is not None and urlsplit(member.url).hostname not in LOOPBACK:
-            external[name] = member.url
-            addresses[name] = [member.url]
+        if (remote := member.remote_url) is not None:
+            external[name] = remote
+            addresses[name] = [remote]
             continue
         count = cohort.replicas(name)
         for number in range(count):
