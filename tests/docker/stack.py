@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -142,6 +143,19 @@ def docker(*arguments: str) -> str:
 def inspect(container: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(docker("inspect", container))[0]
     return found
+
+
+@contextmanager
+def ended_containers() -> Iterator[dict[str, int]]:
+    """Exit codes, by name, of the containers that end within; filled at its end."""
+    codes: dict[str, int] = {}
+    since = time.time()
+    yield codes
+    shown = "{{.Actor.Attributes.name}} {{.Actor.Attributes.exitCode}}"
+    between = ["--since", f"{since:.3f}", "--until", f"{time.time():.3f}", "--filter", "event=die"]
+    for line in docker("events", *between, "--format", shown).splitlines():
+        name, code = line.split()
+        codes[name] = int(code)
 
 
 def kill_inside(container: str, word: str) -> None:

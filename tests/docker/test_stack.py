@@ -15,7 +15,7 @@ import pytest
 
 from corl.client import JudgeClient
 from corl.wire import ScoreItem, ScoresRequest
-from tests.docker.stack import KEY, Stack, docker, engine, inspect, kill_inside, until
+from tests.docker.stack import KEY, Stack, docker, ended_containers, engine, inspect, kill_inside, until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(3600)]
 STEPS = 300
@@ -116,7 +116,9 @@ def test_judges_are_scaled_and_killed_while_training(stack: Stack) -> None:
     until(lambda: stack.step("b") > before, "training goes on")
 
     before = stack.step("b")
-    stack.compose("up", "--detach", "--no-recreate", "--scale", "judge-b=1")
+    with ended_containers() as codes:
+        stack.compose("up", "--detach", "--no-recreate", "--scale", "judge-b=1")
+    assert list(codes.values()) == [0, 0], f"the removed replicas drained and ended by themselves: {codes}"
     assert len(stack.containers("judge-b")) == 1
     until(lambda: stack.step("b") > before, "the last replica does the work alone")
     assert stack.step("b") < STEPS, "all of this was in the middle of training"
@@ -171,5 +173,11 @@ def test_a_judge_alone_serves_callers_elsewhere(stack: Stack, tmp_path: Path) ->
             (answer,) = judge.scores(ScoresRequest(items=[item])).items
         assert answer.status == "scored"
         assert answer.rewards == [1.0, 0.0, 0.0]
+
+        alone.compose("up", "--detach", "--no-recreate", "--scale", "judge-b=2", "judge-b")
+        until(lambda: len(alone.ready("judge-b")) == 2, "a second replica")
+        with ended_containers() as codes:
+            alone.compose("up", "--detach", "--no-recreate", "--scale", "judge-b=1", "judge-b")
+        assert list(codes.values()) == [0], f"the removed replica drained and ended by itself: {codes}"
     finally:
         alone.down()
