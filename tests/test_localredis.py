@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from hypothesis import given
@@ -33,8 +34,8 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -76,7 +77,7 @@ def test_a_loopback_port_needs_the_password_in_the_url(tmp_path: Path) -> None:
 def test_password_is_in_no_command_line(tmp_path: Path) -> None:
     with LocalRedis(tmp_path, port=0) as server:
         password = redis.Redis.from_url(server.url).connection_pool.connection_kwargs["password"]
-        assert password not in Path(f"/proc/{server.pid}/cmdline").read_text()
+        assert password not in " ".join(psutil.Process(server.pid).cmdline())
 
 
 def test_a_taken_port_is_an_error_that_says_so(tmp_path: Path) -> None:
