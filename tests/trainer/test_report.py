@@ -65,6 +65,19 @@ def test_runs_are_compared_line_by_line(tmp_path: Path) -> None:
     assert all(name in text for name in ("peer/a", "peer/b", "self/a"))
 
 
+def test_a_run_without_metrics_is_left_out_of_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `corl compare runs/*` finds one that was stopped while its models loaded."""
+    one, aborted = write_run(tmp_path / "peer"), tmp_path / "aborted"
+    (aborted / "logs").mkdir(parents=True)
+    compare([one, aborted], out=tmp_path)
+    assert f"{aborted} is left out" in capsys.readouterr().err
+    assert "aborted" not in (tmp_path / "compare.html").read_text()
+    with pytest.raises(typer.BadParameter, match="no member has written"):
+        compare([aborted], out=tmp_path)
+    with pytest.raises(typer.BadParameter, match="mistyped"):
+        compare([one, tmp_path / "mistyped"], out=tmp_path)
+
+
 def test_every_member_has_a_line_in_the_panels_it_has_figures_for(tmp_path: Path) -> None:
     figure = draw(of_run(write_run(tmp_path / "run")))
     axes = {ax.get_title(): ax for ax in figure.axes}

@@ -61,8 +61,12 @@ def compare(
     """
     from corl_trainer.lines import NoMetrics, compared
 
+    begun = [run for run in runs if any(run.glob("*/metrics.jsonl")) or not run.is_dir()]
+    for run in runs:
+        if begun and run not in begun:
+            typer.echo(f"corl compare: {run} is left out: no member has written its metrics.jsonl", err=True)
     try:
-        lines = compared(runs)
+        lines = compared(begun or runs)
     except NoMetrics as error:
         raise typer.BadParameter(str(error), param_hint="RUNS") from error
     _write("Runs compared", "held-out problems, before and after", lines, out, "compare")
