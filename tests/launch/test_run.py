@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corl.cohort import load_cohort
-from tests.launch.conftest import COHORT, Bench, alive, wait_for
+from tests.launch.conftest import COHORT, Bench, Launched, alive, wait_for
 
 
 def option(start: list[str], name: str) -> str | None:
@@ -149,15 +149,20 @@ def test_whoever_watched_goes_away(bench: Bench, watched: str) -> None:
         assert (run.folder.member(name) / "checkpoints" / f"checkpoint-{run.step(name)}" / "complete.json").is_file()
 
 
-def test_a_judge_that_dies_while_trainers_finish_is_started_again(bench: Bench) -> None:
-    bench.control = {f"trainer-{name}": {"until_judge_restarts": "judge-b"} for name in "ab"}
-    bench.control["judge-b"] = {"die_when": "now"}
+def stopping_when_the_judge_dies(bench: Bench) -> Launched:
     run = bench.run(steps=1000)
     wait_for(lambda: len(bench.started("trainer-")) == 2, "both trainers have started")
     wait_for(run.running, "trainers run")
     run.interrupt()
     wait_for(lambda: run.state().phase == "stopping", "it is stopping")
     (bench.folder / "now").touch()
+    return run
+
+
+def test_a_judge_that_dies_while_trainers_finish_is_started_again(bench: Bench) -> None:
+    bench.control = {f"trainer-{name}": {"until_judge_restarts": "judge-b"} for name in "ab"}
+    bench.control["judge-b"] = {"die_when": "now"}
+    run = stopping_when_the_judge_dies(bench)
     assert run.wait() == 3
     assert len(bench.started("judge-b")) == 2
     assert run.step("a") == run.step("b") == 1, "the step was finished"
@@ -166,12 +171,7 @@ def test_a_judge_that_dies_while_trainers_finish_is_started_again(bench: Bench) 
 def test_a_judge_that_stays_dead_ends_the_wait_for_trainers(bench: Bench) -> None:
     bench.control = {f"trainer-{name}": {"step_s": 600} for name in "ab"}
     bench.control["judge-b"] = {"die_always_when": "now"}
-    run = bench.run(steps=1000)
-    wait_for(lambda: len(bench.started("trainer-")) == 2, "both trainers have started")
-    wait_for(run.running, "trainers run")
-    run.interrupt()
-    wait_for(lambda: run.state().phase == "stopping", "it is stopping")
-    (bench.folder / "now").touch()
+    run = stopping_when_the_judge_dies(bench)
     assert run.wait() == 130
     assert "the trainers stop now" in run.out
 
