@@ -90,7 +90,7 @@ def launch(
     folder = _resumed_folder(asked, root) if asked.resume else _new_folder(asked, root)
     with folder.held():
         prepared = _resumed(asked, folder) if asked.resume else _new(asked, folder)
-        with tolerant_output(sys.stdout, sys.stderr):
+        with tolerant_output():
             return _run(prepared, programs, limits or Limits(), view or make_view())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
@@ -41,10 +42,10 @@ class Tolerant:
 
 
 @contextlib.contextmanager
-def tolerant_output(stdout: TextIO, stderr: TextIO) -> Iterator[None]:
-    """Within it standard output and standard error, which are these two, raise no OSError."""
+def tolerant_output() -> Iterator[None]:
+    """Within it standard output and standard error raise no OSError."""
     with (
-        contextlib.redirect_stdout(cast("TextIO", Tolerant(stdout))),
-        contextlib.redirect_stderr(cast("TextIO", Tolerant(stderr))),
+        contextlib.redirect_stdout(cast("TextIO", Tolerant(sys.stdout))),
+        contextlib.redirect_stderr(cast("TextIO", Tolerant(sys.stderr))),
     ):
         yield
